@@ -87,6 +87,27 @@ def test_a_task_without_python_is_measured_and_both_clients_show_it(cluster: Clu
     assert len(values.splitlines()) == 1 + len(groups["cpu"])
 
 
+def test_tasks_of_other_kinds_are_measured_too(cluster: Cluster) -> None:
+    profiled = ("--config", "profiling.enabled=true", "--config", "resources.slots=0")
+    command = cluster.run_det("cmd", "run", "-d", *profiled, "echo done").out.split()[-1]
+    generic = {"entrypoint": ["sh", "-c", "echo done"], "resources": {"slots": 0}, **PROFILED}
+    created = cluster.run_det("task", "create", "--detach", cluster.write_config(generic)).out.split()[-1]
+    agent = cluster.agents[0].name
+    for task in (command, created):
+
+        def measured() -> Any:
+            rows = cluster.run_det("task", "metrics", task[:13], "--json").json()
+            return {row["metric"]: row for row in rows} or None
+
+        rows = wait_for(f"what is measured of task {task}", measured, within=60, seen=cluster.describe)
+        assert rows["memory_free"]["of"] == agent and rows["memory_free"]["last"] > 0
+        assert {"cpu_util_simple", "disk_util", "net_throughput_sent"} <= rows.keys()
+        table = cluster.run_det("task", "metrics", task, "--group", "memory").out
+        assert "memory_free" in table and "GB" in table and "cpu_util" not in table, table
+    plain = cluster.run_det("cmd", "run", "-d", "--config", "resources.slots=0", "echo done").out.split()[-1]
+    assert "profiling: {enabled: true}" in cluster.run_det("task", "metrics", plain).out
+
+
 def test_nothing_is_measured_unless_the_configuration_asks_for_it(cluster: Cluster) -> None:
     trial = cluster.run(experiment("plain", "echo done"))["id"]
     assert reports(cluster, trial, "cpu") == []

@@ -128,6 +128,7 @@ fn script() -> Script {
         readiness: Vec::new(),
         idle_check: None,
         system_metrics: None,
+        task_metrics: None,
         files: Vec::new(),
         token: String::new(),
         grace_seconds: 0,

@@ -1,4 +1,4 @@
-//! System metrics of trials: as supervisors report them, and as the older operations of the profiler give them.
+//! System metrics of trials and other tasks: as supervisors report them, and as the older operations of the profiler give them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -38,6 +38,54 @@ pub struct ReportSystemMetricsResponse {
     /// Whether further reports are wanted. Not when the trial's own code reports the same of this agent: then these were
     /// not stored either.
     pub collect: bool,
+}
+
+/// Body of `ReportTaskSystemMetrics`, an addition of ours: what the supervisor of one container of a launched task has
+/// measured.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ReportTaskSystemMetricsRequest {
+    /// The agent whose machine was measured.
+    pub agent_id: String,
+    /// What was measured, oldest first. The id of each is that of the container, `-`, and the report's number in it, from 1:
+    /// what is sent again is stored once.
+    pub reports: Vec<SystemMetricsReport>,
+}
+
+/// Query of `GetTaskSystemMetrics`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct GetTaskSystemMetricsQuery {
+    /// Only this group; empty = every one.
+    pub group: String,
+    /// Where to go on: `next` of the answer before; 0 = at the beginning.
+    pub after: i64,
+}
+
+/// Answer of `GetTaskSystemMetrics`, an addition of ours.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetTaskSystemMetricsResponse {
+    /// What was measured, in the order in which it was stored.
+    pub metrics: Vec<TaskSystemMetrics>,
+    /// Where to go on; absent = that was all so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<i64>,
+}
+
+/// Averages over some seconds of one group in one container of a task.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TaskSystemMetrics {
+    /// One of `gpu`, `cpu`, `memory`, `disk` and `network`.
+    pub group: String,
+    /// When it was made.
+    pub time: Timestamp,
+    /// The container.
+    pub container_id: String,
+    /// Values by agent and name, or by agent, label and name, as metrics of trials have them.
+    pub values: Object,
 }
 
 wire_enum! {

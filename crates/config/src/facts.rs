@@ -43,6 +43,7 @@ impl TaskConfig {
             shm_size_bytes: self.resources.shm_size,
             devices: self.resources.devices.clone(),
             debug: self.debug,
+            system_metrics: self.profiling.enabled,
             document: Some(self.masked_json().to_string()),
             ..environment_request(&self.environment)
         }

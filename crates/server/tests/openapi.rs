@@ -18,6 +18,7 @@ const OURS: &[&str] = &[
     "GetMasterConfigOrigins",
     "GetMasterMemory",
     "GetPrometheusMetrics",
+    "GetTaskSystemMetrics",
     "RevokeAgent",
     "Info",
     "PlainLogin",
@@ -29,6 +30,7 @@ const OURS: &[&str] = &[
     "PreviewCheckpointPolicy",
     "ReloadMasterConfig",
     "ReportSystemMetrics",
+    "ReportTaskSystemMetrics",
 ];
 
 fn committed() -> PathBuf {

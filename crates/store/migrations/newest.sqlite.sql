@@ -382,6 +382,15 @@ CREATE TABLE checkpoint_removals (
     task_id TEXT PRIMARY KEY,
     experiment_id BIGINT NOT NULL
 );
+CREATE TABLE task_metrics (
+    task_id TEXT NOT NULL,
+    total BIGINT NOT NULL,
+    container_id TEXT NOT NULL,
+    last_number BIGINT NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (task_id, total)
+);
+CREATE INDEX task_metrics_by_container ON task_metrics (task_id, container_id, last_number);
 CREATE INDEX experiments_unmanaged ON experiments (owner_id, trial_count) WHERE unmanaged;
 INSERT INTO workspaces (name, immutable, archived, created_at) VALUES ('Uncategorized', TRUE, FALSE, 0);
 INSERT INTO projects (workspace_id, name, key, immutable, archived, description, notes, created_at)

@@ -57,6 +57,7 @@ pub mod searches;
 pub mod series;
 pub mod settings;
 pub mod task_documents;
+pub mod task_metrics;
 pub mod templates;
 pub mod trials;
 pub mod users;

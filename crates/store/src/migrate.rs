@@ -108,8 +108,13 @@ const MIGRATIONS: &[Migration] = &[
     },
     Migration {
         version: 18,
+        name: "task metrics",
+        text: include_str!("../migrations/0018_task_metrics.sql"),
+    },
+    Migration {
+        version: 19,
         name: "demands",
-        text: include_str!("../migrations/0018_demands.sql"),
+        text: include_str!("../migrations/0019_demands.sql"),
     },
 ];
 

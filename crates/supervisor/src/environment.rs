@@ -152,6 +152,7 @@ pub(crate) mod tests {
             readiness: Vec::new(),
             idle_check: None,
             system_metrics: None,
+            task_metrics: None,
             files: Vec::new(),
             token: "secret".into(),
             grace_seconds: 1,

@@ -1,4 +1,4 @@
-//! System metrics of a trial: sampled while its code runs, and reported to the master in the PyPI package's form.
+//! System metrics of a task: sampled while its code runs, and reported to the master in the PyPI package's form.
 //!
 //! One thread samples, one sends, and one reads GPUs. None of them holds up the task: what cannot be sent waits in a bounded
 //! list, and what the master does not want ends the measuring.
@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use det_taskspec::{SHARED_FS_DIR, SystemMetrics, variables as v};
+use det_taskspec::{SHARED_FS_DIR, Sampling, Script, SystemMetrics, variables as v};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -44,6 +44,48 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the last report may take once the task has ended.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Measured {
+    /// A run of a trial.
+    Trial(SystemMetrics),
+    /// A task of another kind.
+    Task(Sampling),
+}
+
+impl Measured {
+    /// What a script asks for; `None` = nothing.
+    pub(crate) fn of(script: &Script) -> Option<Self> {
+        let trial = script.system_metrics.map(Self::Trial);
+        trial.or_else(|| script.task_metrics.map(Self::Task))
+    }
+
+    fn sampling(self) -> Sampling {
+        match self {
+            Self::Trial(of) => Sampling {
+                sample_seconds: of.sample_seconds,
+                samples_per_report: of.samples_per_report,
+            },
+            Self::Task(sampling) => sampling,
+        }
+    }
+
+    /// Where reports go.
+    fn path(self, task_id: &str) -> String {
+        match self {
+            Self::Trial(of) => format!("/api/v1/trials/{}/system_metrics", of.trial_id),
+            Self::Task(_) => format!("/api/v1/tasks/{task_id}/system_metrics"),
+        }
+    }
+
+    fn run_id(self) -> i64 {
+        match self {
+            Self::Trial(of) => of.run_id,
+            Self::Task(_) => 0,
+        }
+    }
+}
+
 /// The measuring of a task that runs.
 pub(crate) struct MetricsCollection {
     stop: Sender<()>,
@@ -53,7 +95,8 @@ pub(crate) struct MetricsCollection {
 
 impl MetricsCollection {
     /// Starts to measure and to report.
-    pub(crate) fn start(settings: SystemMetrics, setup: &Setup) -> io::Result<Self> {
+    pub(crate) fn start(measured: Measured, setup: &Setup) -> io::Result<Self> {
+        let settings = measured.sampling();
         let gpus = Arc::new(Mutex::new(Averages::default()));
         if let Some(visible) = accelerators::visible_gpus(&setup.env) {
             let every = settings.sample_seconds.max(1);
@@ -75,8 +118,8 @@ impl MetricsCollection {
             stopped,
         };
         let route = Route {
-            path: format!("/api/v1/trials/{}/system_metrics", settings.trial_id),
-            run_id: settings.run_id,
+            path: measured.path(setup.script.task_id.as_str()),
+            run_id: measured.run_id(),
             agent_id: setup
                 .env
                 .text(v::DET_AGENT_ID)
@@ -121,7 +164,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 
 /// The thread that samples.
 struct Sampler {
-    settings: SystemMetrics,
+    settings: Sampling,
     machine: Machine,
     gpus: Arc<Mutex<Averages>>,
     queue: Arc<Queue>,
@@ -276,7 +319,7 @@ impl Queue {
     }
 }
 
-/// Body of `ReportSystemMetrics`.
+/// Body of `ReportSystemMetrics` and `ReportTaskSystemMetrics`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {

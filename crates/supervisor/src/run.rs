@@ -38,7 +38,7 @@ use crate::info::{self, Rendezvous};
 use crate::launch::{GateKey, Launch};
 use crate::log::Log;
 use crate::master::{Address, Master};
-use crate::metrics::MetricsCollection;
+use crate::metrics::{Measured, MetricsCollection};
 use crate::mounts;
 use crate::preempt;
 use crate::processes::{Begins, Processes};
@@ -675,10 +675,10 @@ impl Task {
 
     /// Starts to measure the running code, if that is wanted.
     fn measure(&mut self) {
-        let Some(settings) = self.setup.script.system_metrics else {
+        let Some(measured) = Measured::of(&self.setup.script) else {
             return;
         };
-        match MetricsCollection::start(settings, &self.setup) {
+        match MetricsCollection::start(measured, &self.setup) {
             Ok(measuring) => self.measuring = Some(measuring),
             // The task does not depend on it.
             Err(error) => {

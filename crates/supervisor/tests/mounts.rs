@@ -76,6 +76,7 @@ impl Container {
             readiness: Vec::new(),
             idle_check: None,
             system_metrics: None,
+            task_metrics: None,
             files: Vec::new(),
             token: text("secret"),
             grace_seconds: 1,

@@ -7,8 +7,8 @@ use crate::facts::{BindMount, KindFacts, PlaceFacts, RunsIn, TaskFacts, TrialFac
 use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
 use crate::variables::DTRAIN_SSH_PORT;
 use crate::{
-    ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Script, SystemMetrics, TaskDetails,
-    TaskFile, WORK_DIR,
+    ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Sampling, Script, SystemMetrics,
+    TaskDetails, TaskFile, WORK_DIR,
 };
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
@@ -159,6 +159,7 @@ fn script(
         system_metrics: trial
             .filter(|trial| trial.system_metrics)
             .map(system_metrics),
+        task_metrics: Some(SAMPLING).filter(|_| trial.is_none() && request.system_metrics),
         files: files(&task.kind, place, training_ports),
         token: token.to_owned(),
         grace_seconds: GRACE_SECONDS,
@@ -182,12 +183,17 @@ fn files(kind: &KindFacts, place: &PlaceFacts, training_ports: &[TrainingPort]) 
 }
 
 /// How often the PyPI package's own profiler measures and reports, unless its caller wants it otherwise.
+const SAMPLING: Sampling = Sampling {
+    sample_seconds: 1,
+    samples_per_report: 10,
+};
+
 fn system_metrics(trial: &TrialFacts) -> SystemMetrics {
     SystemMetrics {
         trial_id: trial.trial_id,
         run_id: trial.run_id,
-        sample_seconds: 1,
-        samples_per_report: 10,
+        sample_seconds: SAMPLING.sample_seconds,
+        samples_per_report: SAMPLING.samples_per_report,
     }
 }
 

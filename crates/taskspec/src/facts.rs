@@ -130,6 +130,8 @@ pub struct ContainerRequest {
     pub drop_capabilities: Vec<String>,
     /// Whether the harness logs in detail.
     pub debug: bool,
+    /// Whether the supervisor measures what a launched task uses: `profiling.enabled`. That of trials is in their facts.
+    pub system_metrics: bool,
     /// The effective configuration of a launched task as JSON, without credentials; `None` = it is not shown to the task.
     pub document: Option<String>,
     /// Customisation of its pods, an object of the Kubernetes API as configured; only managers of pods read it.

@@ -49,8 +49,8 @@ pub use shell::{
 };
 pub use spec::{
     CheckedMount, ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint,
-    ExitCause, FIRST_UNPRIVILEGED_ID, Granted, Mount, RegistryAuth, Script, SystemMetrics,
-    TaskFile, TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
+    ExitCause, FIRST_UNPRIVILEGED_ID, Granted, Mount, RegistryAuth, Sampling, Script,
+    SystemMetrics, TaskFile, TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 pub use tensorboard::{TENSORBOARD_PORTS, TensorBoardDetails, TensorBoardSource};
 

@@ -190,6 +190,10 @@ pub struct Script {
     /// What the supervisor measures for a trial; `None` = it measures nothing.
     #[serde(default)]
     pub system_metrics: Option<SystemMetrics>,
+    /// How often the supervisor measures what a task of another kind uses; `None` = it measures nothing. Of its own, because
+    /// agents of earlier versions read the field above for trials only.
+    #[serde(default)]
+    pub task_metrics: Option<Sampling>,
     /// Files to place before anything runs.
     pub files: Vec<TaskFile>,
     /// Bearer value for the master, sent as `Grpc-Metadata-x-allocation-token`.
@@ -210,6 +214,15 @@ pub struct SystemMetrics {
     pub trial_id: TrialId,
     /// The run of the trial that this container belongs to.
     pub run_id: i64,
+    /// Seconds between two samples, at least 1.
+    pub sample_seconds: u32,
+    /// How many samples a report is the average of, at least 1.
+    pub samples_per_report: u32,
+}
+
+/// How often is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampling {
     /// Seconds between two samples, at least 1.
     pub sample_seconds: u32,
     /// How many samples a report is the average of, at least 1.

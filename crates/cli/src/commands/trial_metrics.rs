@@ -1,4 +1,5 @@
-//! `det trial metrics`: what a trial reported, and what was measured of it.
+//! `det trial metrics`: what a trial reported, and what was measured of it; `det task metrics`: what was measured of
+//! another task.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,25 @@ pub(crate) struct MetricsArgs {
     /// Only this group, such as `validation`, `gpu` or `cpu`
     #[arg(long)]
     group: Option<String>,
+    #[command(flatten)]
+    shown: ShownArgs,
+}
+
+/// Options of `det task metrics`.
+#[derive(Debug, Args)]
+pub(crate) struct TaskMetricsArgs {
+    /// Id of the task, or enough of its beginning
+    pub(crate) task_id: String,
+    /// Only this group: `cpu`, `memory`, `disk`, `network` or `gpu`
+    #[arg(long)]
+    group: Option<String>,
+    #[command(flatten)]
+    shown: ShownArgs,
+}
+
+/// What of metrics is printed, and how.
+#[derive(Debug, Args)]
+struct ShownArgs {
     /// Only the metric of this name
     #[arg(long)]
     metric: Option<String>,
@@ -30,6 +50,37 @@ pub(crate) struct MetricsArgs {
     format: FormatArgs,
 }
 
+impl ShownArgs {
+    fn begin(&self) -> MetricsOutput {
+        if self.values {
+            MetricsOutput::Values(Vec::new())
+        } else {
+            MetricsOutput::Statistics(BTreeMap::new())
+        }
+    }
+
+    /// Adds what is to be printed of a report to what was found.
+    fn add(&self, found: &mut MetricsOutput, report: &Value) {
+        for (metric, value) in values_of(report) {
+            if self.metric.as_ref().is_none_or(|name| *name == metric.name) {
+                found.add(metric, report, value);
+            }
+        }
+    }
+
+    /// Prints what was found, or `nothing` where that is nothing.
+    fn print(
+        &self,
+        found: &MetricsOutput,
+        nothing: impl FnOnce() -> String,
+    ) -> Result<(), CliError> {
+        if self.format.format() == Format::Table && found.is_empty() {
+            return output::line(nothing());
+        }
+        found.print(self.format.format())
+    }
+}
+
 /// Carries out `det trial metrics`.
 pub(crate) async fn print(client: &Client, args: &MetricsArgs) -> Result<(), CliError> {
     let query = Query::new()
@@ -37,33 +88,51 @@ pub(crate) async fn print(client: &Client, args: &MetricsArgs) -> Result<(), Cli
         .with_some("group", args.group.as_ref());
     let path = api_path(["trials", "metrics", "trial_metrics"]);
     let mut stream = client.stream(&path, &query).await?;
-    let mut found = if args.values {
-        MetricsOutput::Values(Vec::new())
-    } else {
-        MetricsOutput::Statistics(BTreeMap::new())
-    };
+    let mut found = args.shown.begin();
     while let Some(message) = stream.next().await? {
         for report in items(&message["metrics"]) {
-            for (metric, value) in values_of(report) {
-                if args.metric.as_ref().is_none_or(|name| *name == metric.name) {
-                    found.add(metric, report, value);
-                }
-            }
+            args.shown.add(&mut found, report);
         }
     }
-    if args.format.format() == Format::Table && found.is_empty() {
-        return output::line(nothing(args));
-    }
-    found.print(args.format.format())
+    let trial = format!("Trial {}", args.trial_id);
+    args.shown
+        .print(&found, || nothing(&trial, args.group.as_deref()))
 }
 
-fn nothing(args: &MetricsArgs) -> String {
-    let group = args.group.as_ref();
+/// Carries out `det task metrics`: those of a trial's task are metrics of its trial.
+pub(crate) async fn print_of_task(
+    client: &Client,
+    task_id: &str,
+    args: &TaskMetricsArgs,
+) -> Result<(), CliError> {
+    let path = api_path(["tasks", task_id, "system_metrics"]);
+    let mut found = args.shown.begin();
+    let mut after = 0;
+    loop {
+        let query = Query::new()
+            .with_some("group", args.group.as_ref())
+            .with("after", after);
+        let page = client.get(&path, &query).await?;
+        for report in items(&page["metrics"]) {
+            let report = json!({"group": report["group"], "endTime": report["time"],
+                "metrics": {"avg_metrics": report["values"]}});
+            args.shown.add(&mut found, &report);
+        }
+        match page["next"].as_i64() {
+            Some(next) if next > after => after = next,
+            _ => break,
+        }
+    }
+    let task = format!("Task {task_id}");
+    args.shown
+        .print(&found, || nothing(&task, args.group.as_deref()))
+}
+
+fn nothing(what: &str, group: Option<&str>) -> String {
     let of_group = group.map_or_else(String::new, |group| format!(" in group \"{group}\""));
     format!(
-        "Trial {} has no such metrics{of_group}; system metrics are collected if its configuration has \
-         \"profiling: {{enabled: true}}\"",
-        args.trial_id
+        "{what} has no such metrics{of_group}; system metrics are collected if its configuration has \
+         \"profiling: {{enabled: true}}\""
     )
 }
 

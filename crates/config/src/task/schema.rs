@@ -47,6 +47,9 @@ keys! {
             or("\"kernels_or_terminals\"");
         /// Whether the scripts of the task log in detail.
         debug: bool = Kind::Bool, or("false");
+        /// What is measured of the task.
+        #[serde(default)]
+        profiling: TaskProfiling = Kind::Section(&TASK_PROFILING), or("{}");
         /// Options of Slurm.
         slurm: Slurm = Kind::Section(&SLURM), or("{}"), kept;
         /// Options of PBS.
@@ -59,6 +62,15 @@ keys! {
         preemptible: Option<bool> = Kind::Bool;
     }
     with check(mounts)
+}
+
+keys! {
+    /// What is measured of a task.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct TaskProfiling, TASK_PROFILING {
+        /// Whether the supervisor reports what the task uses of processors, memory, disks, network and GPUs.
+        enabled: bool = Kind::Bool, or("false");
+    }
 }
 
 keys! {

@@ -56,6 +56,7 @@ pub(crate) fn member(kind: TaskKind, task: &str, attempt: u32, rank: u32, slots:
         readiness: Vec::new(),
         idle_check: None,
         system_metrics: None,
+        task_metrics: None,
         files: Vec::new(),
         token: "secret-token".into(),
         grace_seconds: 10,

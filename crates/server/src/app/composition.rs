@@ -55,6 +55,7 @@ use crate::app::specs::identity::TaskUsers;
 use crate::app::specs::{FreshTokens, MasterIdentity, Specs};
 use crate::app::ssh_keys::LaunchKeys;
 use crate::app::submission::Submissions;
+use crate::app::task_metrics::TaskMetrics;
 use crate::app::templates::Templates;
 use crate::app::trials::Trials;
 use crate::app::unmanaged::Unmanaged;
@@ -368,6 +369,7 @@ impl Master {
                 orchestration.clone(),
                 (idle.clone(), silences.clone()),
             ),
+            task_metrics: TaskMetrics::new(context.clone(), ownership.clone()),
             doctor,
             silences,
             idle,

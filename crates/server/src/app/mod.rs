@@ -58,6 +58,7 @@ pub mod snapshots;
 pub mod specs;
 pub(crate) mod ssh_keys;
 pub mod submission;
+pub mod task_metrics;
 pub mod templates;
 pub mod trials;
 mod turns;
@@ -121,6 +122,8 @@ pub struct Inner {
     pub(crate) unmanaged: unmanaged::Unmanaged,
     /// Tasks that work for no experiment: launching and steering them.
     pub(crate) launches: launches::Launches,
+    /// System metrics of launched tasks.
+    pub(crate) task_metrics: task_metrics::TaskMetrics,
     /// Why trials make no progress.
     pub(crate) doctor: doctor::Doctor,
     /// How long the code of running trials has been silent.

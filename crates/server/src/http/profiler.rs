@@ -1,17 +1,19 @@
 //! System metrics: reports of supervisors, and the older operations of the profiler.
 
+use axum::extract::Path;
 use axum::response::Response;
 use bytes::Bytes;
 use det_api_types::page::Empty;
 use det_api_types::profiler::{
-    GetTrialProfilerAvailableSeriesQuery, GetTrialProfilerAvailableSeriesResponse,
-    GetTrialProfilerMetricsQuery, GetTrialProfilerMetricsResponse,
-    PostTrialProfilerMetricsBatchRequest, ProfilerMetricType, ProfilerSeriesFilter,
-    ReportSystemMetricsRequest, ReportSystemMetricsResponse, TrialProfilerMetricLabels,
-    TrialProfilerMetricsBatch,
+    GetTaskSystemMetricsQuery, GetTaskSystemMetricsResponse, GetTrialProfilerAvailableSeriesQuery,
+    GetTrialProfilerAvailableSeriesResponse, GetTrialProfilerMetricsQuery,
+    GetTrialProfilerMetricsResponse, PostTrialProfilerMetricsBatchRequest, ProfilerMetricType,
+    ProfilerSeriesFilter, ReportSystemMetricsRequest, ReportSystemMetricsResponse,
+    ReportTaskSystemMetricsRequest, SystemMetricsReport, TaskSystemMetrics,
+    TrialProfilerMetricLabels, TrialProfilerMetricsBatch,
 };
-use det_api_types::wire::{Float, Timestamp};
-use det_ids::TrialId;
+use det_api_types::wire::{Float, Object, Timestamp};
+use det_ids::{TaskId, TrialId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
@@ -23,6 +25,7 @@ use crate::app::metrics::system::{
     MeasuredReport, Measurements, Reading, Readings, SeriesKind, SeriesLabels,
 };
 use crate::app::reads::profiler::{Profiler, SeriesFilter};
+use crate::app::reads::task_metrics;
 use crate::error::{AppError, AppResult};
 use crate::http::answers::send_in_time;
 use crate::http::extract::{Caller, PathId, Reporter, Shutdown, WireBody, WireQuery};
@@ -35,6 +38,7 @@ const MESSAGES: usize = 2;
 pub fn routes() -> OpenApiRouter<Master> {
     OpenApiRouter::new()
         .routes(routes!(report_system_metrics))
+        .routes(routes!(get_task_system_metrics, report_task_system_metrics))
         .routes(routes!(post_trial_profiler_metrics_batch))
         .routes(routes!(get_trial_profiler_metrics))
         .routes(routes!(get_trial_profiler_available_series))
@@ -53,18 +57,60 @@ async fn report_system_metrics(
         run_id: body.trial_run_id,
         agent_id: body.agent_id,
         again: body.again,
-        reports: (body.reports.into_iter())
-            .map(|report| MeasuredReport {
-                report_id: report.report_id,
-                at: report.time.0,
-                groups: report.groups.0,
-            })
-            .collect(),
+        reports: measured_reports(body.reports),
     };
     let collect = (master.metrics)
         .report_measured(&actor, trial_id, measured)
         .await?;
     message(&ReportSystemMetricsResponse { collect })
+}
+
+fn measured_reports(reports: Vec<SystemMetricsReport>) -> Vec<MeasuredReport> {
+    let reports = reports.into_iter().map(|report| MeasuredReport {
+        report_id: report.report_id,
+        at: report.time.0,
+        groups: report.groups.0,
+    });
+    reports.collect()
+}
+
+/// Ingests what the supervisor of one of a launched task's containers has measured.
+#[utoipa::path(post, path = "/api/v1/tasks/{taskId}/system_metrics", operation_id = "ReportTaskSystemMetrics", tag = "tasks",
+    params(("taskId" = String, Path, description = "the task")), request_body = ReportTaskSystemMetricsRequest,
+    responses((status = 200, body = ReportSystemMetricsResponse)))]
+async fn report_task_system_metrics(
+    Reporter(master, actor): Reporter,
+    Path(task_id): Path<TaskId>,
+    WireBody(body): WireBody<ReportTaskSystemMetricsRequest>,
+) -> Answer {
+    let reports = measured_reports(body.reports);
+    (master.task_metrics)
+        .report(&actor, &task_id, body.agent_id, reports)
+        .await?;
+    message(&ReportSystemMetricsResponse { collect: true })
+}
+
+/// What was measured of a launched task, a page at a time.
+#[utoipa::path(get, path = "/api/v1/tasks/{taskId}/system_metrics", operation_id = "GetTaskSystemMetrics", tag = "tasks",
+    params(("taskId" = String, Path, description = "the task"), GetTaskSystemMetricsQuery),
+    responses((status = 200, body = GetTaskSystemMetricsResponse)))]
+async fn get_task_system_metrics(
+    Caller(master, actor): Caller,
+    Path(task_id): Path<TaskId>,
+    WireQuery(query): WireQuery<GetTaskSystemMetricsQuery>,
+) -> Answer {
+    let what = (query.group.as_str(), query.after);
+    let (found, next) = task_metrics::page(&master, &actor, &task_id, what).await?;
+    let metrics = found.into_iter().map(|of| TaskSystemMetrics {
+        group: of.group,
+        time: Timestamp(of.at),
+        container_id: of.container_id.0,
+        values: Object(of.values),
+    });
+    message(&GetTaskSystemMetricsResponse {
+        metrics: metrics.collect(),
+        next,
+    })
 }
 
 /// Ingests readings of older clients.

@@ -533,6 +533,7 @@ impl World {
                 json!({"group": "training", "metrics": {"trialRunId": 1, "stepsCompleted": self.made,
                     "metrics": {"avgMetrics": {"loss": 1}}}})
             }
+            "ReportTaskSystemMetrics" => json!({"agentId": "a", "reports": []}),
             "ReportSystemMetrics" => json!({"trialRunId": 1, "agentId": "a", "reports": [
                 {"time": "2026-01-01T00:00:00Z", "groups": {"cpu": {"cpu_util_simple": 1}}}]}),
             "PostTrialProfilerMetricsBatch" => json!({"batches": [{

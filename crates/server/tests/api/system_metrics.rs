@@ -422,3 +422,143 @@ async fn followers_see_what_arrives_until_the_trial_ends() {
     assert_eq!(series.next().await, None);
     cluster.stop().await;
 }
+
+/// A command that runs on agent `a1`, measured if its configuration asks for it; and its token's client.
+async fn command(
+    cluster: &Cluster,
+    config: Value,
+) -> (String, det_taskspec::ContainerSpec, Client) {
+    let client = cluster.determined().await;
+    let mut agent = cluster.agent("a1", 1).await;
+    let mut config = config;
+    config["entrypoint"] = json!(["sleep", "100"]);
+    let body = json!({"config": config});
+    let made = client.post("/api/v1/commands", body).await.ok();
+    let id = made["command"]["id"].as_str().unwrap().to_owned();
+    let spec = agent.next_start().await;
+    agent.runs(&spec).await;
+    let task = cluster.client().as_task(&spec.script.token);
+    (id, spec, task)
+}
+
+fn of_container(numbers: std::ops::RangeInclusive<i64>) -> Value {
+    let reports: Vec<Value> = numbers
+        .map(|number| {
+            json!({"reportId": format!("c-7-{number}"), "time": "2026-01-01T00:00:10Z", "groups": {
+                "cpu": {"cpu_util_simple": number}, "disk": {"/": {"disk_util": 40.5}}}})
+        })
+        .collect();
+    json!({"agentId": "a1", "reports": reports})
+}
+
+#[tokio::test]
+async fn a_command_is_measured_if_its_configuration_asks_for_it() {
+    let cluster = Cluster::start().await;
+    let (id, spec, _task) = command(&cluster, json!({"profiling": {"enabled": true}})).await;
+    let sampling = spec.script.task_metrics.unwrap();
+    assert_eq!(
+        (sampling.sample_seconds, sampling.samples_per_report),
+        (1, 10)
+    );
+    assert_eq!(spec.script.system_metrics, None);
+    let client = cluster.determined().await;
+    let shown = client.get(&format!("/api/v1/commands/{id}")).await.ok();
+    assert_eq!(shown["config"]["profiling"], json!({"enabled": true}));
+    cluster.stop_unchecked().await;
+    let cluster = Cluster::start().await;
+    let (_id, spec, _task) = command(&cluster, json!({})).await;
+    assert_eq!(spec.script.task_metrics, None);
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
+async fn what_is_measured_of_a_command_is_stored_once_and_read_by_group_and_page() {
+    let cluster = Cluster::start().await;
+    let (id, _spec, task) = command(&cluster, json!({})).await;
+    let client = cluster.determined().await;
+    let path = format!("/api/v1/tasks/{id}/system_metrics");
+    assert_eq!(client.get(&path).await.ok(), json!({"metrics": []}));
+    for reports in [
+        of_container(1..=2),
+        of_container(2..=3),
+        of_container(3..=3),
+    ] {
+        assert_eq!(
+            task.post(&path, reports).await.ok(),
+            json!({"collect": true})
+        );
+    }
+    let found = client.get(&format!("{path}?group=cpu")).await.ok();
+    let values: Vec<&Value> = found["metrics"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["values"]["a1"]["cpu_util_simple"])
+        .collect();
+    assert_eq!(values, [1, 2, 3]);
+    let first = &found["metrics"][0];
+    assert_eq!(
+        (&first["group"], &first["containerId"], &first["time"]),
+        (&json!("cpu"), &json!("c-7"), &json!("2026-01-01T00:00:10Z"))
+    );
+    let whole = client.get(&path).await.ok();
+    assert_eq!(whole["metrics"].as_array().unwrap().len(), 6);
+    assert_eq!(
+        whole["metrics"][1]["values"],
+        json!({"a1": {"/": {"disk_util": 40.5}}})
+    );
+
+    // More than a page has: each answer says where to go on.
+    for number in 4..=210 {
+        task.post(&path, of_container(number..=number)).await.ok();
+    }
+    let page = client.get(&format!("{path}?group=cpu")).await.ok();
+    let next = page["next"].as_i64().unwrap();
+    let rest = client
+        .get(&format!("{path}?group=cpu&after={next}"))
+        .await
+        .ok();
+    let count = |page: &Value| page["metrics"].as_array().unwrap().len();
+    assert_eq!(count(&page) + count(&rest), 210);
+    assert_eq!(rest["next"], Value::Null);
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
+async fn what_is_measured_of_a_command_is_its_own_and_bounded() {
+    let cluster = Cluster::start().await;
+    let (id, _spec, task) = command(&cluster, json!({})).await;
+    let path = format!("/api/v1/tasks/{id}/system_metrics");
+    for (body, text) in [
+        (of_container(1..=101), "100 reports"),
+        (
+            json!({"agentId": "", "reports": of_container(1..=1)["reports"]}),
+            "agentId",
+        ),
+        (
+            json!({"agentId": "a1", "reports": [{"reportId": "1", "groups": {"cpu": {}}}]}),
+            "reportId",
+        ),
+        (
+            json!({"agentId": "a1", "reports": [{"reportId": "c-1", "groups": {"training": {}}}]}),
+            "training",
+        ),
+    ] {
+        let refusal = task.post(&path, body).await.refused(400);
+        assert!(refusal.contains(text), "{refusal}");
+    }
+    let other = "/api/v1/tasks/another/system_metrics";
+    task.post(other, of_container(1..=1)).await.refused(403);
+    cluster.determined().await.get(other).await.refused(404);
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
+async fn the_task_of_a_trial_is_measured_as_the_trial() {
+    let cluster = Cluster::start().await;
+    let (_agent, spec, task) = running(&cluster).await;
+    let path = format!("/api/v1/tasks/{}/system_metrics", spec.task_id);
+    let refusal = task.post(&path, of_container(1..=1)).await.refused(400);
+    assert!(refusal.contains("that of trial 1"), "{refusal}");
+    cluster.stop().await;
+}

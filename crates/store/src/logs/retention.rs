@@ -5,7 +5,7 @@
 
 use det_ids::TaskId;
 
-use crate::{Conn, StoreError, allocations};
+use crate::{Conn, StoreError, allocations, task_metrics};
 
 /// A task that has ended and whose log has not been deleted.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
@@ -59,8 +59,8 @@ pub async fn find(conn: &mut Conn<'_>, task_id: &TaskId) -> Result<Option<EndedL
     }))
 }
 
-/// Deletes at most `chunks` pieces of a task's log, the oldest ones first. Once nothing is left, that is noted at the task
-/// with the time `now`.
+/// Deletes at most `chunks` pieces of a task's log, the oldest ones first. Once nothing is left, what was measured of the
+/// task is deleted as well, and that is noted at the task with the time `now`.
 pub async fn delete(
     conn: &mut Conn<'_>,
     task_id: &TaskId,
@@ -79,6 +79,7 @@ pub async fn delete(
     )?;
     let whole = gone.len() < chunks;
     if whole {
+        task_metrics::delete(conn, task_id).await?;
         allocations::set_logs_deleted(conn, task_id, now).await?;
     }
     Ok(DeletionStep {

@@ -1,12 +1,13 @@
 //! Tasks that users launch: their documents, files and families.
 
-use det_ids::{ExperimentId, JobId, TaskId, WorkspaceId};
+use det_ids::{ContainerId, ExperimentId, JobId, TaskId, WorkspaceId};
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_store::allocations::{self, TaskRow};
 use det_store::archives::{self, ArchiveOf};
 use det_store::checkpoint_removals;
 use det_store::experiments::{self, JobKind, JobRow};
 use det_store::task_documents::{self, LaunchedFilter, TaskDocument};
+use det_store::task_metrics::{self, TaskMeasurement};
 use det_taskspec::{
     CheckpointGcDetails, GenericDetails, RemovalCause, Remover, TaskDetails, TaskKind,
 };
@@ -254,4 +255,72 @@ pub(crate) async fn removals_of_checkpoints_are_open_until_they_are_finished(wor
     assert_eq!(found, None);
     let found = read!(world, conn => checkpoint_removals::of_task(conn, &lives).await);
     assert_eq!(found, Some(ExperimentId(7)));
+}
+
+fn measured(number: i64, filler: usize) -> TaskMeasurement {
+    // What does not compress.
+    let noise = |n: usize| uuid::Uuid::new_v4().simple().to_string() + &n.to_string();
+    let values: Vec<String> = (0..filler).map(noise).collect();
+    let groups = serde_json::json!({"cpu": {"cpu_util_simple": number, "filler": values}});
+    TaskMeasurement {
+        number,
+        at: 10 * number,
+        agent_id: "a1".into(),
+        groups: groups.as_object().unwrap().clone(),
+    }
+}
+
+pub(crate) async fn what_was_measured_of_a_task_is_kept_once_in_order_and_within_its_bound(
+    world: &World,
+) {
+    let (task_id, other) = (TaskId::from("measured"), TaskId::from("other"));
+    let (one, two) = (ContainerId::from("c-1"), ContainerId::from("c-2"));
+    let reports = [measured(1, 0), measured(2, 0), measured(3, 0)];
+    for (task, container, reports) in [
+        (&task_id, &one, &reports[..2]),
+        (&task_id, &two, &reports[..1]),
+        // It comes again, with another.
+        (&task_id, &one, &reports[1..]),
+        (&task_id, &one, &reports[..]),
+        (&other, &one, &reports[..1]),
+    ] {
+        let (task, container, reports) = (task.clone(), container.clone(), reports.to_vec());
+        change!(world, conn => task_metrics::append(conn, &task, &container, &reports).await);
+    }
+    let chunks = read!(world, conn => task_metrics::after(conn, &task_id, 0, 10).await);
+    let found: Vec<(&str, Vec<i64>)> = chunks
+        .iter()
+        .map(|chunk| {
+            let numbers = chunk.unpack().unwrap();
+            let numbers = numbers.iter().map(|one| one.number).collect();
+            (chunk.container_id.as_str(), numbers)
+        })
+        .collect();
+    assert_eq!(
+        found,
+        [("c-1", vec![1, 2]), ("c-2", vec![1]), ("c-1", vec![3])]
+    );
+    assert_eq!(chunks[2].unpack().unwrap(), [reports[2].clone()]);
+    let rest = read!(world, conn => task_metrics::after(conn, &task_id, chunks[0].total, 1).await);
+    assert_eq!(rest, chunks[1..2]);
+
+    // A chunk of some eight megabytes each: the oldest make way.
+    for number in 4..10 {
+        let (task, container) = (task_id.clone(), one.clone());
+        let large = vec![measured(number, 240_000)];
+        change!(world, conn => task_metrics::append(conn, &task, &container, &large).await);
+    }
+    let kept = read!(world, conn => task_metrics::after(conn, &task_id, 0, 10).await);
+    let bytes: usize = kept.iter().map(|chunk| chunk.data.len()).sum();
+    assert!(
+        bytes <= usize::try_from(task_metrics::MOST_BYTES).unwrap() && kept.len() >= 3,
+        "{} chunks of {bytes} bytes",
+        kept.len()
+    );
+    assert_eq!(kept.last().unwrap().unpack().unwrap()[0].number, 9);
+    change!(world, conn => task_metrics::delete(conn, &task_id).await);
+    let gone = read!(world, conn => task_metrics::after(conn, &"measured".into(), 0, 10).await);
+    assert_eq!(gone, []);
+    let stays = read!(world, conn => task_metrics::after(conn, &other, 0, 10).await);
+    assert_eq!(stays.len(), 1);
 }

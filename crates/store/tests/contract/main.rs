@@ -83,7 +83,7 @@ enum Kind {
 }
 
 /// What undoes the versions of the schema from the seventh on.
-const WITHOUT_PLACES: &str = "DROP INDEX experiments_unmanaged; DROP TABLE checkpoint_removals; ALTER TABLE agents DROP COLUMN slot_faults; ALTER TABLE allocations DROP COLUMN port_step; ALTER TABLE allocations DROP COLUMN service_port; DROP INDEX experiments_by_external_id; DROP INDEX trials_unmanaged; \
+const WITHOUT_PLACES: &str = "DROP TABLE task_metrics; DROP INDEX experiments_unmanaged; DROP TABLE checkpoint_removals; ALTER TABLE agents DROP COLUMN slot_faults; ALTER TABLE allocations DROP COLUMN port_step; ALTER TABLE allocations DROP COLUMN service_port; DROP INDEX experiments_by_external_id; DROP INDEX trials_unmanaged; \
      ALTER TABLE experiments DROP COLUMN unmanaged; ALTER TABLE experiments DROP COLUMN external_id; \
      ALTER TABLE trials DROP COLUMN unmanaged; DROP TABLE task_documents; DROP TABLE task_contexts; DROP INDEX tasks_launched; \
      ALTER TABLE tasks DROP COLUMN losses; ALTER TABLE tasks DROP COLUMN log_findings; \
@@ -285,7 +285,8 @@ suite! {
         launched_tasks_are_found_with_their_documents,
         removals_of_checkpoints_are_open_until_they_are_finished,
         a_task_is_the_root_of_what_belongs_to_it,
-        the_files_of_a_task_are_read_in_parts;
+        the_files_of_a_task_are_read_in_parts,
+        what_was_measured_of_a_task_is_kept_once_in_order_and_within_its_bound;
     running:
         trials_move_through_their_runs,
         trials_are_listed_by_every_column,

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use det_ids::TrialId;
-use det_taskspec::SystemMetrics;
+use det_taskspec::{Sampling, SystemMetrics};
 use serde_json::{Value, json};
 
 use crate::exited;
@@ -65,6 +65,26 @@ fn a_short_task_is_measured_once_at_its_end() {
     let full = groups["disk"]["/"]["disk_util"].as_f64().unwrap();
     assert!((0.0..=100.0).contains(&full), "{full}");
     assert_eq!(groups["gpu"], Value::Null);
+}
+
+#[test]
+fn a_task_that_is_no_trials_is_measured_as_itself() {
+    need_sandbox!();
+    let master = Master::start();
+    let mut task = Task::shell(&master, "true");
+    task.script.task_metrics = Some(Sampling {
+        sample_seconds: 1,
+        samples_per_report: 2,
+    });
+    let path = format!("/api/v1/tasks/{}/system_metrics", task.script.task_id);
+    master.answer(&path, 200, json!({"collect": true}));
+    assert_eq!(task.run().exit(), exited(0));
+    let request = master.request(&path).unwrap();
+    assert_eq!(request.body["agentId"], "agent-1");
+    let reports = request.body["reports"].as_array().unwrap();
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    assert_eq!(reports[0]["reportId"], "container-1");
+    assert!(reports[0]["groups"]["memory"]["memory_free"].is_number());
 }
 
 #[test]

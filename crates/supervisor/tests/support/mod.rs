@@ -292,6 +292,7 @@ impl Task {
                 readiness: Vec::new(),
                 idle_check: None,
                 system_metrics: None,
+                task_metrics: None,
                 files: Vec::new(),
                 token: "secret".into(),
                 grace_seconds: 60,

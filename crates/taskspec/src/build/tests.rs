@@ -697,6 +697,21 @@ fn a_trial_is_measured_if_its_configuration_asks_for_it() {
         })
     );
     assert_eq!(spec(&command()).script.system_metrics, None);
+    assert_eq!(spec(&measured).script.task_metrics, None);
+}
+
+#[test]
+fn a_launched_task_is_measured_if_its_configuration_asks_for_it() {
+    assert_eq!(spec(&command()).script.task_metrics, None);
+    let mut measured = command();
+    measured.request.system_metrics = true;
+    let script = spec(&measured).script;
+    let every_second = Sampling {
+        sample_seconds: 1,
+        samples_per_report: 10,
+    };
+    assert_eq!(script.task_metrics, Some(every_second));
+    assert_eq!(script.system_metrics, None);
 }
 
 #[test]

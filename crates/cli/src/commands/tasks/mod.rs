@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::commands::launched::Turn;
 use crate::commands::logs::{self, LogArgs, LogSource};
 use crate::commands::lookup;
+use crate::commands::trial_metrics::{self, TaskMetricsArgs};
 use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
@@ -40,6 +41,8 @@ enum TaskAction {
         #[command(flatten)]
         logs: Box<LogArgs>,
     },
+    /// Print what a task that is no trial's uses of its machines, where that is measured
+    Metrics(TaskMetricsArgs),
     /// Delete the logs that have been kept long enough, now
     CleanupLogs,
     /// Create a generic task, and run it
@@ -115,6 +118,10 @@ pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<ExitCode, C
             let id = lookup::task_id(&client, task_id).await?;
             let query = Query::new().with_all("allocationIds", allocation_ids);
             logs::print(&client, &LogSource::Task(id), query, &logs).await
+        }
+        Some(TaskAction::Metrics(args)) => {
+            let id = lookup::task_id(&client, args.task_id.clone()).await?;
+            trial_metrics::print_of_task(&client, &id, &args).await
         }
         Some(TaskAction::Config { task_id, json }) => generic::config(&client, task_id, json).await,
         Some(TaskAction::Pause { task_id }) => generic::act(&client, task_id, Turn::Pause).await,

@@ -79,6 +79,7 @@ fn an_empty_document_gets_every_default() {
             "idle_timeout": null,
             "notebook_idle_type": "kernels_or_terminals",
             "debug": false,
+            "profiling": {"enabled": false},
             "slurm": {},
             "pbs": {},
             "preemptible": null,

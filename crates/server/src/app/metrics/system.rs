@@ -174,12 +174,7 @@ impl Metrics {
             .await?;
         actor.require_run(trial_id, measured.run_id)?;
         let agent = &measured.agent_id;
-        if agent.is_empty() || agent.len() > MOST_NAME_BYTES {
-            return Err(AppError::invalid(format!(
-                "field \"agentId\" must have 1 to {MOST_NAME_BYTES} bytes, found {}",
-                agent.len()
-            )));
-        }
+        check_agent(agent)?;
         if measured.reports.len() > MOST_REPORTS {
             return Err(AppError::invalid(format!(
                 "a request may have at most {MOST_REPORTS} reports, found {}",
@@ -255,18 +250,43 @@ impl Metrics {
     }
 }
 
+/// Refuses what no supervisor measures: groups that are none of the machine's, and reports larger than those of a trial may
+/// be.
+pub(crate) fn check_measured(agent: &str, groups: &Map<String, Value>) -> AppResult<()> {
+    check_agent(agent)?;
+    for (group, values) in groups {
+        check_group(group, values)?;
+    }
+    check_nested(groups)
+}
+
+fn check_agent(agent: &str) -> AppResult<()> {
+    if agent.is_empty() || agent.len() > MOST_NAME_BYTES {
+        return Err(AppError::invalid(format!(
+            "field \"agentId\" must have 1 to {MOST_NAME_BYTES} bytes, found {}",
+            agent.len()
+        )));
+    }
+    Ok(())
+}
+
+fn check_group(group: &str, values: &Value) -> AppResult<()> {
+    if MACHINE_GROUPS.contains(&group) && values.is_object() {
+        return Ok(());
+    }
+    Err(AppError::invalid(format!(
+        "field \"groups\" may have an object for each of {}, found \"{}\"",
+        MACHINE_GROUPS.join(", "),
+        group.escape_debug()
+    )))
+}
+
 /// A report for each group of what was measured.
 fn measured_reports(trial_id: TrialId, measured: Measurements) -> AppResult<Vec<Report>> {
     let mut reports = Vec::new();
     for report in measured.reports {
         for (group, values) in report.groups {
-            if !MACHINE_GROUPS.contains(&group.as_str()) || !values.is_object() {
-                return Err(AppError::invalid(format!(
-                    "field \"groups\" may have an object for each of {}, found \"{}\"",
-                    MACHINE_GROUPS.join(", "),
-                    group.escape_debug()
-                )));
-            }
+            check_group(&group, &values)?;
             reports.push(Report {
                 trial_id,
                 run_id: measured.run_id,

@@ -22,6 +22,7 @@ pub(crate) mod paging;
 pub(crate) mod phase;
 pub(crate) mod profiler;
 pub(crate) mod sight;
+pub(crate) mod task_metrics;
 pub(crate) mod tasks;
 pub(crate) mod templates;
 pub(crate) mod trials;

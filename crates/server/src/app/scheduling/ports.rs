@@ -8,7 +8,7 @@ use det_store::{StoreError, WriteTx, task_documents};
 use det_taskspec::{GivenPorts, HostPorts, PortWish, TaskDetails};
 
 use crate::app::configs::launched_config;
-use crate::live::{LiveCache, host_ports, older_services};
+use crate::live::{self, LiveCache, host_ports, older_services};
 
 /// What is known of ports before the transaction that stores a pass.
 pub(super) struct PortPlan {
