@@ -192,7 +192,12 @@ fn an_attempt_that_gives_its_slots_back_starts_the_count_of_losses_anew() {
     assert_eq!(world.tasks[&id].losses, 1);
     let containers = world.task_runs_on(&id, &["a"]);
     world.happens(preempted(&id, 2));
-    world.observe("a", &containers[0], exit(ContainerExit::Killed));
+    world.happens(Event::Allocation {
+        id: id.allocation(2),
+        event: AllocationEvent::Acknowledge,
+        cause: person(),
+    });
+    world.observe("a", &containers[0], exits(0));
     let task = &world.tasks[&id];
     assert_eq!((task.state, task.losses), (TaskState::Queued, 0));
 }

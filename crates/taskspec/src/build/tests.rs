@@ -656,12 +656,22 @@ fn a_tensorboard_sees_the_storage_of_its_sources_and_cannot_change_it() {
 }
 
 #[test]
+fn a_service_for_which_no_port_was_free_does_not_start() {
+    let without = TensorBoardDetails::default();
+    let task = launched(TaskDetails::Tensorboard(without));
+    let error = container_spec(&task, &place(&[], DeviceKind::Cpu), "t").unwrap_err();
+    let text = "all from 2600 to 2899";
+    assert!(error.to_string().contains(text), "{error}");
+}
+
+#[test]
 fn a_tensorboard_of_what_has_ended_knows_what_to_say_where_there_is_nothing() {
     let said = |experiments: &[i64], trials: &[i64], all_ended: bool| {
         let details = TensorBoardDetails {
             experiment_ids: experiments.iter().copied().map(ExperimentId).collect(),
             trial_ids: trials.iter().copied().map(TrialId).collect(),
             all_ended,
+            port: 2601,
             ..TensorBoardDetails::default()
         };
         let mut task = command();
