@@ -37,6 +37,7 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
         placement,
         container_ids,
         ports,
+        namespace,
     } = placed;
     let id = placement.allocation_id.clone();
     let found = scene.rows.allocation(&id);
@@ -71,6 +72,7 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
     row.placed_at = Some(scene.clock.wall);
     row.port_step = ports.step.filter(|_| row.kind == TaskKind::Trial);
     row.service_port = ports.service;
+    row.namespace = namespace;
     scene.rows.update_allocation(&row);
     let mut places: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
     for (place, slots) in &placement.parts {
@@ -85,7 +87,10 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
             slots => format!("place {place}, {} slots", slots.len()),
         })
         .collect();
-    let text = format!("Assigned to {}", where_to.join("; "));
+    let mut text = format!("Assigned to {}", where_to.join("; "));
+    if let Some(namespace) = &row.namespace {
+        text = format!("{text}, in namespace \"{namespace}\"");
+    }
     scene.log(&row.task_id, Some(&id), text);
     scene.record(Record {
         cause: Cause::actor(ActorName::Master),

@@ -434,6 +434,8 @@ pub struct Placed {
     pub container_ids: Vec<ContainerId>,
     /// The ports that it is given.
     pub ports: GivenPorts,
+    /// The Kubernetes namespace that its workspace is bound to in the cluster of its pool; `None` = it is not bound.
+    pub namespace: Option<String>,
 }
 
 /// Rows to be loaded before a decision. Each names one thing and what belongs to it.

@@ -145,7 +145,8 @@ impl Decided {
     }
 
     /// The events that store it, in their order: what starts, what is asked to stop, why the rest waits. `settings` = those
-    /// of the pool; `ports` gives the ports of what starts, `new_id` makes the id of a container.
+    /// of the pool; `ports` gives the ports of what starts, `new_id` makes the id of a container. No namespace is
+    /// chosen: bindings are no part of a plan.
     pub fn into_events(
         self,
         settings: &PoolSettings,
@@ -165,6 +166,7 @@ impl Decided {
             Event::Place(Placed {
                 container_ids: placement.parts.iter().map(|_| new_id()).collect(),
                 ports: ports.give(&placement.allocation_id, &places),
+                namespace: None,
                 placement,
             })
         }));

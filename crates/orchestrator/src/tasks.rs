@@ -217,6 +217,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
         preempted_for: None,
         port_step: None,
         service_port: None,
+        namespace: None,
         exit_reason: None,
         status_code: None,
         wait_reason: None,

@@ -181,7 +181,7 @@ CREATE TABLE allocations (
     excluded_places TEXT,
     wait_reason TEXT,
     wait_since BIGINT
-, port_step BIGINT, service_port BIGINT);
+, port_step BIGINT, service_port BIGINT, namespace TEXT);
 CREATE INDEX allocations_by_task ON allocations (task_id);
 CREATE INDEX allocations_live ON allocations (ended_at, id);
 CREATE INDEX allocations_due ON allocations (preempt_deadline) WHERE ended_at IS NULL AND preempt_deadline IS NOT NULL;
@@ -392,6 +392,21 @@ CREATE TABLE task_metrics (
 );
 CREATE INDEX task_metrics_by_container ON task_metrics (task_id, container_id, last_number);
 CREATE INDEX experiments_unmanaged ON experiments (owner_id, trial_count) WHERE unmanaged;
+CREATE TABLE workspace_namespace_bindings (
+    workspace_id BIGINT NOT NULL REFERENCES workspaces (id),
+    cluster_name TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    auto_create BOOLEAN NOT NULL,
+    quota BIGINT,
+    PRIMARY KEY (workspace_id, cluster_name)
+);
+CREATE TABLE made_namespaces (
+    cluster_name TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    workspace_id BIGINT NOT NULL,
+    removed BOOLEAN NOT NULL,
+    PRIMARY KEY (cluster_name, namespace)
+);
 INSERT INTO workspaces (name, immutable, archived, created_at) VALUES ('Uncategorized', TRUE, FALSE, 0);
 INSERT INTO projects (workspace_id, name, key, immutable, archived, description, notes, created_at)
     VALUES (1, 'Uncategorized', 'UNCAT', TRUE, FALSE, '', '[]', 0);

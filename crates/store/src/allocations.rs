@@ -105,6 +105,9 @@ pub struct AllocationRow {
     /// Port of the service that its kind of task brings; 0 = none was free on its host, `None` = it brings none, is not placed,
     /// or an older master placed it, with the port of the task's document.
     pub service_port: Option<i64>,
+    /// The Kubernetes namespace that its workspace was bound to when it was placed; `None` = it was not bound, and its pods
+    /// are in that of its pool.
+    pub namespace: Option<String>,
     /// How it ended, as a sentence for users.
     pub exit_reason: Option<String>,
     /// Exit code of the chief.
@@ -371,6 +374,7 @@ pub(crate) async fn save_allocations(
             preempted_for: "text" = |row| row.preempted_for.as_ref(),
             port_step: "bigint" = |row| row.port_step,
             service_port: "bigint" = |row| row.service_port,
+            namespace: "text" = |row| row.namespace.as_deref(),
             exit_reason: "text" = |row| row.exit_reason.as_deref(),
             status_code: "bigint" = |row| row.status_code,
             excluded_places: "text" = |row| row.excluded_places.as_ref().map(column::text),
@@ -380,7 +384,8 @@ pub(crate) async fn save_allocations(
         "ON CONFLICT (id) DO UPDATE SET state = excluded.state, machine = excluded.machine, \
          resource_pool = excluded.resource_pool, placed_at = excluded.placed_at, started_at = excluded.started_at, \
          ended_at = excluded.ended_at, preempt_deadline = excluded.preempt_deadline, \
-         preempted_for = excluded.preempted_for, port_step = excluded.port_step, service_port = excluded.service_port, exit_reason = excluded.exit_reason, \
+         preempted_for = excluded.preempted_for, port_step = excluded.port_step, \
+         service_port = excluded.service_port, namespace = excluded.namespace, exit_reason = excluded.exit_reason, \
          status_code = excluded.status_code, excluded_places = excluded.excluded_places, \
          wait_reason = excluded.wait_reason, wait_since = excluded.wait_since"
     );

@@ -2,7 +2,7 @@
 //!
 //! # What is stored, what is rebuilt
 //!
-//! Stored, and the truth: users, sessions, workspaces and projects, experiments, their searches (a snapshot and the events since), trials, tasks,
+//! Stored, and the truth: users, sessions, workspaces, projects and namespaces, experiments, their searches (a snapshot and the events since), trials, tasks,
 //! allocations, containers, places as last seen, checkpoints, metrics and logs (as compressed chunks;
 //! reports of the last seconds in a [`journal`]), and the ordered `events` table in which every change leaves a line in
 //! the transaction that made it (`docs/design/0000-decisions.md`). `docs/contract/database.md` describes every column.
@@ -50,6 +50,7 @@ pub mod experiments;
 pub mod journal;
 pub mod logs;
 pub mod metrics;
+pub mod namespaces;
 pub mod places;
 pub mod plans;
 pub mod queue_days;

@@ -116,6 +116,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "demands",
         text: include_str!("../migrations/0019_demands.sql"),
     },
+    Migration {
+        version: 20,
+        name: "workspace namespaces",
+        text: include_str!("../migrations/0020_workspace_namespaces.sql"),
+    },
 ];
 
 /// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.

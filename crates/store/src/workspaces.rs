@@ -255,8 +255,10 @@ pub async fn update(conn: &mut Conn<'_>, row: &WorkspaceRow) -> Result<(), Store
     Ok(())
 }
 
-/// Removes a workspace without projects, with its pins, templates and policies.
+/// Removes a workspace without projects, with its pins, templates, policies and bindings. Namespaces that were made for it
+/// are to go from their clusters.
 pub async fn delete(conn: &mut Conn<'_>, id: WorkspaceId) -> Result<(), StoreError> {
+    crate::namespaces::release(conn, id).await?;
     for sql in [
         "DELETE FROM workspace_pins WHERE workspace_id = $1",
         "DELETE FROM templates WHERE workspace_id = $1",

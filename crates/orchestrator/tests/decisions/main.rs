@@ -189,9 +189,18 @@ fn a_placement_that_was_overtaken_changes_nothing() {
         },
         container_ids: vec!["c".into()],
         ports: det_taskspec::GivenPorts::default(),
+        namespace: None,
     }));
     assert_eq!(world.allocations[&id], before);
     assert!(world.containers.is_empty());
+}
+
+#[test]
+fn an_attempt_keeps_the_namespace_that_it_was_placed_in() {
+    let mut world = world(SINGLE, 0);
+    world.runs_on(1, &["a"]);
+    let row = &world.allocations[&world.live(1)];
+    assert_eq!(row.namespace.as_deref(), Some("research"));
 }
 
 #[test]

@@ -240,6 +240,7 @@ impl World {
                 step: Some(0),
                 service: None,
             },
+            namespace: Some("research".into()),
         }));
         for (container_id, place) in ids.iter().zip(places) {
             self.observe(place, container_id, running());

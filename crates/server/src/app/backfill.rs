@@ -93,6 +93,7 @@ mod tests {
             preempted_for: None,
             port_step: None,
             service_port: None,
+            namespace: None,
             exit_reason: None,
             status_code: None,
             excluded_places: None,

@@ -83,7 +83,7 @@ enum Kind {
 }
 
 /// What undoes the versions of the schema from the seventh on.
-const WITHOUT_PLACES: &str = "DROP TABLE task_metrics; DROP INDEX experiments_unmanaged; DROP TABLE checkpoint_removals; ALTER TABLE agents DROP COLUMN slot_faults; ALTER TABLE allocations DROP COLUMN port_step; ALTER TABLE allocations DROP COLUMN service_port; DROP INDEX experiments_by_external_id; DROP INDEX trials_unmanaged; \
+const WITHOUT_PLACES: &str = "DROP TABLE task_metrics; ALTER TABLE jobs DROP COLUMN demands; ALTER TABLE allocations DROP COLUMN namespace; DROP TABLE workspace_namespace_bindings; DROP TABLE made_namespaces; DROP INDEX experiments_unmanaged; DROP TABLE checkpoint_removals; ALTER TABLE agents DROP COLUMN slot_faults; ALTER TABLE allocations DROP COLUMN port_step; ALTER TABLE allocations DROP COLUMN service_port; DROP INDEX experiments_by_external_id; DROP INDEX trials_unmanaged; \
      ALTER TABLE experiments DROP COLUMN unmanaged; ALTER TABLE experiments DROP COLUMN external_id; \
      ALTER TABLE trials DROP COLUMN unmanaged; DROP TABLE task_documents; DROP TABLE task_contexts; DROP INDEX tasks_launched; \
      ALTER TABLE tasks DROP COLUMN losses; ALTER TABLE tasks DROP COLUMN log_findings; \
@@ -335,6 +335,8 @@ suite! {
         an_older_store_comes_up_with_everything_uncategorized,
         workspaces_and_projects_keep_every_field,
         pins_are_a_persons_own,
+        a_workspace_has_a_namespace_in_each_cluster,
+        namespaces_that_were_made_outlive_their_workspace,
         experiments_and_their_jobs_go_with_their_project;
 }
 

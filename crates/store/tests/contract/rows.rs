@@ -162,6 +162,7 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<TrialId>) -> 
         preempted_for: None,
         port_step: None,
         service_port: None,
+        namespace: None,
         exit_reason: None,
         status_code: None,
         excluded_places: None,

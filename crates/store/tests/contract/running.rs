@@ -371,6 +371,7 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
         preempted_for: Some("other.1".into()),
         port_step: Some(3),
         service_port: Some(2901),
+        namespace: Some("research".into()),
         exit_reason: Some("exit code 1".into()),
         status_code: Some(1),
         wait_reason: Some(waits_because("others hold all slots")),

@@ -2,6 +2,7 @@
 
 use det_ids::{ProjectId, UserId, WorkspaceId};
 use det_store::experiments;
+use det_store::namespaces::{self, BindingRow, MadeRow};
 use det_store::workspaces::{
     self, PinRow, ProjectRow, ProjectTexts, UNCATEGORIZED_PROJECT, UNCATEGORIZED_WORKSPACE,
     WorkspaceRow,
@@ -180,6 +181,83 @@ pub(crate) async fn pins_are_a_persons_own(world: &World) {
             pinned_at: 10
         }]
     );
+}
+
+pub(crate) async fn a_workspace_has_a_namespace_in_each_cluster(world: &World) {
+    let owner = stored_user(world, "ada").await;
+    let row = workspace("w", owner);
+    let id = change!(world, conn => workspaces::insert(conn, &row).await);
+    let made = BindingRow {
+        workspace_id: id,
+        cluster_name: "hall".into(),
+        namespace: "w-det-1234-2".into(),
+        auto_create: true,
+        quota: Some(4),
+    };
+    let given = BindingRow {
+        cluster_name: "attic".into(),
+        namespace: "research".into(),
+        auto_create: false,
+        quota: None,
+        ..made.clone()
+    };
+    let first = BindingRow {
+        namespace: "other".into(),
+        ..given.clone()
+    };
+    for row in [made.clone(), first, given.clone()] {
+        change!(world, conn => namespaces::bind(conn, &row).await);
+    }
+    let stored = read!(world, conn => namespaces::bindings(conn).await);
+    assert_eq!(stored, [given, made]);
+    change!(world, conn => namespaces::unbind(conn, id, "attic").await);
+    change!(world, conn => namespaces::unbind(conn, id, "attic").await);
+    let stored = read!(world, conn => namespaces::bindings(conn).await);
+    let clusters: Vec<&str> = stored.iter().map(|row| row.cluster_name.as_str()).collect();
+    assert_eq!(clusters, ["hall"]);
+}
+
+pub(crate) async fn namespaces_that_were_made_outlive_their_workspace(world: &World) {
+    let owner = stored_user(world, "ada").await;
+    let row = workspace("w", owner);
+    let id = change!(world, conn => workspaces::insert(conn, &row).await);
+    let bound = |namespace: &str, auto_create| BindingRow {
+        workspace_id: id,
+        cluster_name: "hall".into(),
+        namespace: namespace.into(),
+        auto_create,
+        quota: None,
+    };
+    // It is bound to another one, and back again.
+    for row in [
+        bound("made", true),
+        bound("given", false),
+        bound("made", true),
+    ] {
+        change!(world, conn => namespaces::bind(conn, &row).await);
+    }
+    let made = MadeRow {
+        cluster_name: "hall".into(),
+        namespace: "made".into(),
+        workspace_id: id,
+        removed: false,
+    };
+    let stored = read!(world, conn => namespaces::made(conn).await);
+    assert_eq!(stored, [made.clone()]);
+    // It is not to go, and cannot be forgotten.
+    change!(world, conn => namespaces::forget(conn, "hall", "made").await);
+    change!(world, conn => workspaces::delete(conn, id).await);
+    let stored = read!(world, conn => namespaces::made(conn).await);
+    assert_eq!(
+        stored,
+        [MadeRow {
+            removed: true,
+            ..made
+        }]
+    );
+    assert_eq!(read!(world, conn => namespaces::bindings(conn).await), []);
+    change!(world, conn => namespaces::forget(conn, "hall", "made").await);
+    assert_eq!(read!(world, conn => namespaces::made(conn).await), []);
 }
 
 pub(crate) async fn experiments_and_their_jobs_go_with_their_project(world: &World) {

@@ -230,6 +230,7 @@ impl Rows for TxRows<'_> {
             preempted_for: row.preempted_for.clone(),
             port_step: row.port_step.and_then(|step| u16::try_from(step).ok()),
             service_port: row.service_port.and_then(|port| u16::try_from(port).ok()),
+            namespace: row.namespace.clone(),
             exit_reason: row.exit_reason.clone(),
             status_code: row.status_code,
             wait_reason: row.wait_reason.clone(),
@@ -263,6 +264,7 @@ impl Rows for TxRows<'_> {
             preempted_for: row.preempted_for,
             port_step: row.port_step.map(i64::from),
             service_port: row.service_port.map(i64::from),
+            namespace: row.namespace,
             exit_reason: row.exit_reason,
             status_code: row.status_code,
             excluded_places: excluded,
@@ -288,6 +290,7 @@ impl Rows for TxRows<'_> {
             known.preempted_for.clone_from(&row.preempted_for);
             known.port_step = row.port_step.map(i64::from);
             known.service_port = row.service_port.map(i64::from);
+            known.namespace.clone_from(&row.namespace);
             known.exit_reason.clone_from(&row.exit_reason);
             known.status_code = row.status_code;
             known.wait_reason.clone_from(&row.wait_reason);
