@@ -234,11 +234,11 @@ pub struct GetProjectResponse {
     pub project: Project,
 }
 
-/// A Kubernetes namespace for a workspace. This version does not have Kubernetes.
+/// The Kubernetes namespace that a workspace is to have in a cluster: one of the first three fields.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkspaceNamespaceMeta {
-    /// Its name.
+    /// Name of one that exists.
     pub namespace: Option<String>,
     /// Whether to make one.
     pub auto_create_namespace: bool,
@@ -246,7 +246,7 @@ pub struct WorkspaceNamespaceMeta {
     pub auto_create_namespace_all_clusters: bool,
     /// The cluster.
     pub cluster_name: Option<String>,
-    /// Most accelerators requested in it.
+    /// Most slots in use at once in it, if it is made; -1 = no limit.
     pub resource_quota: Option<i64>,
 }
 
@@ -292,7 +292,7 @@ pub struct PostWorkspaceRequest {
 pub struct ChangedWorkspaceResponse {
     /// The workspace as it is now.
     pub workspace: Workspace,
-    /// Kubernetes namespaces by cluster: none.
+    /// Kubernetes namespaces that it was bound to, by cluster.
     pub namespace_bindings: BTreeMap<String, WorkspaceNamespaceBinding>,
 }
 
@@ -344,6 +344,57 @@ pub struct SetResourceQuotasRequest {
 pub struct GetKubernetesResourceQuotasResponse {
     /// Limits of slots by cluster, as far as there are any.
     pub resource_quotas: BTreeMap<String, Float>,
+}
+
+/// Body of `SetWorkspaceNamespaceBindings`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SetWorkspaceNamespaceBindingsRequest {
+    /// Repeats the path.
+    pub workspace_id: i64,
+    /// Namespaces by cluster; the empty name is the only one, or the main one.
+    pub cluster_namespace_meta: BTreeMap<String, WorkspaceNamespaceMeta>,
+}
+
+/// Answer of `SetWorkspaceNamespaceBindings`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SetWorkspaceNamespaceBindingsResponse {
+    /// The namespaces that it was bound to, by cluster.
+    pub namespace_bindings: BTreeMap<String, WorkspaceNamespaceBinding>,
+}
+
+/// Query of `DeleteWorkspaceNamespaceBindings`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema, IntoParams)]
+#[serde(rename_all = "camelCase", default)]
+#[into_params(parameter_in = Query)]
+pub struct DeleteWorkspaceNamespaceBindingsQuery {
+    /// The clusters; none, or the empty name = the only one, or the main one.
+    pub cluster_names: Vec<String>,
+}
+
+/// Answer of `ListWorkspaceNamespaceBindings`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListWorkspaceNamespaceBindingsResponse {
+    /// The namespaces of its work by cluster, default ones included.
+    pub namespace_bindings: BTreeMap<String, WorkspaceNamespaceBinding>,
+}
+
+/// Answer of `GetWorkspacesWithDefaultNamespaceBindings`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GetWorkspacesWithDefaultNamespaceBindingsResponse {
+    /// Those whose work runs in the default namespace of a cluster at least.
+    pub workspace_ids: Vec<i64>,
+}
+
+/// Body of `BulkAutoCreateWorkspaceNamespaceBindings`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BulkAutoCreateWorkspaceNamespaceBindingsRequest {
+    /// The workspaces.
+    pub workspace_ids: Vec<i64>,
 }
 
 /// Query of `ListRPsBoundToWorkspace`.

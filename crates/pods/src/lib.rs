@@ -13,6 +13,7 @@ mod environment;
 mod facts;
 mod json;
 mod names;
+mod namespaces;
 mod node;
 mod objects;
 mod observation;
@@ -28,6 +29,10 @@ pub use demands::{Misfit, Resources, demands, misfit, requests};
 pub use facts::{ClusterFacts, MasterCert, MasterUrl, Member, Scheduler, SlotResource};
 pub use names::{
     CLUSTER_LABEL, DRAIN_NO_EXECUTE, DRAIN_NO_SCHEDULE, SELECTOR_LABEL, drain_label, label_value,
+};
+pub use namespaces::{
+    is_made, is_terminating, least_slots, made_namespace_name, namespace_object, quota_name,
+    quota_object, quota_slots,
 };
 pub use node::{NodeFacts, Taint, node_facts, slots_of};
 pub use objects::{Objects, ObjectsError, objects, owner_patch};

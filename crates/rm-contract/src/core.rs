@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, TaskId, UserId, WorkspaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_rm::{
-    Capacity, Changes, ContainerStart, Core, Fit, Health, Joined, Lease, LeaseId, Leases, Origin,
+    Capacity, Changes, ContainerStart, Core, Fit, Health, Joined, Lease, LeaseId, Leases,
+    NamespaceCore, Namespaces, Origin, PlacedNamespace,
 };
 use det_taskspec::{
     ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, Granted, KindFacts,
@@ -67,6 +68,9 @@ struct State {
     limits: BTreeMap<String, BTreeMap<WorkspaceId, u32>>,
     fits: BTreeMap<String, Arc<dyn Fit>>,
     notes: BTreeMap<ContainerId, Vec<String>>,
+    namespaces: Namespaces,
+    /// Namespaces of containers that were placed in one.
+    placed_in: BTreeMap<ContainerId, PlacedNamespace>,
 }
 
 /// A core whose rows are in memory. What a place reports changes them as the master's own rows change: backward never, an
@@ -149,6 +153,25 @@ impl TestCore {
             }
         });
         ids
+    }
+
+    /// Wants something else of the namespaces of workspaces.
+    pub fn want_namespaces(&self, change: impl FnOnce(&mut Namespaces)) {
+        self.change(|state| change(&mut state.namespaces));
+    }
+
+    /// The namespaces of workspaces, as they are wanted now.
+    pub fn wanted_namespaces(&self) -> Namespaces {
+        self.lock().namespaces.clone()
+    }
+
+    /// Containers that are placed are in this namespace. To be called before they are placed.
+    pub fn put_in_namespace(&self, container: &str, namespace: PlacedNamespace) {
+        self.change(|state| {
+            state.namespaces.in_use.insert(namespace.name.clone());
+            let container = ContainerId::from(container);
+            state.placed_in.insert(container, namespace);
+        });
     }
 
     /// Wants something else of a container.
@@ -314,9 +337,10 @@ impl Core for TestCore {
             let row = state.specification(place, container)?;
             let joined = state.joined.get(place);
             let named = joined.is_some_and(|joined| joined.capacity.is_named());
-            Some((row, named))
+            let namespace = state.placed_in.get(&row.gang).cloned();
+            Some((row, named, namespace))
         });
-        let Some((row, named)) = found else {
+        let Some((row, named, namespace)) = found else {
             return Ok(None);
         };
         let spec = spec_of(container, &row, named).map_err(|e| Unavailable(e.to_string()))?;
@@ -325,6 +349,7 @@ impl Core for TestCore {
             priority: 42,
             resource_pool: "default".to_owned(),
             workspace_id: WorkspaceId(1),
+            namespace,
             workspace_name: "Uncategorized".to_owned(),
             owner_name: "determined".to_owned(),
             experiment_id: None,
@@ -449,5 +474,20 @@ pub(crate) fn counted(slots: u32) -> Capacity {
         slots,
         kind: DeviceKind::Cuda,
         others: 0,
+    }
+}
+
+impl NamespaceCore for TestCore {
+    fn namespace_changes(&self) -> TestChanges {
+        TestChanges(self.changed.subscribe())
+    }
+
+    async fn namespaces(&self, _manager: &str) -> Result<Namespaces, Unavailable> {
+        Ok(self.lock().namespaces.clone())
+    }
+
+    async fn namespace_removed(&self, _manager: &str, namespace: &str) -> Result<(), Unavailable> {
+        self.change(|state| state.namespaces.removed.remove(namespace));
+        Ok(())
     }
 }

@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Secret,
     Service,
     Event,
+    Namespace,
+    Quota,
 }
 
 impl Kind {
@@ -39,6 +41,8 @@ impl Kind {
             Self::Secret => ("", "v1", "Secret", "secrets"),
             Self::Service => ("", "v1", "Service", "services"),
             Self::Event => ("", "v1", "Event", "events"),
+            Self::Namespace => ("", "v1", "Namespace", "namespaces"),
+            Self::Quota => ("", "v1", "ResourceQuota", "resourcequotas"),
         };
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
     }
@@ -52,6 +56,8 @@ impl Kind {
             Self::Secret => "Secrets",
             Self::Service => "Services",
             Self::Event => "Events",
+            Self::Namespace => "namespaces",
+            Self::Quota => "ResourceQuotas",
         }
     }
 }
@@ -88,10 +94,11 @@ impl ApiError {
             _ => return Self::Passing(chain(error)),
         };
         let code = format!("{} {}", status.code, status.reason);
-        let is_of_namespace = status
-            .details
-            .as_ref()
-            .is_some_and(|details| details.kind == "namespaces");
+        let is_of_namespace = kind != Kind::Namespace
+            && status
+                .details
+                .as_ref()
+                .is_some_and(|details| details.kind == "namespaces");
         let is_over_quota = status.message.contains("exceeded quota");
         let text = if is_secret && !is_of_namespace {
             let hint = if is_over_quota {
@@ -188,7 +195,11 @@ impl KubeApi {
     }
 
     fn of(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.writer.clone(), namespace, &kind.resource())
+        let (writer, resource) = (self.writer.clone(), kind.resource());
+        if kind == Kind::Namespace {
+            return Api::all_with(writer, &resource);
+        }
+        Api::namespaced_with(writer, namespace, &resource)
     }
 
     /// All objects of a kind in all namespaces.
@@ -203,6 +214,13 @@ impl KubeApi {
     ) -> Result<Value, ApiError> {
         let api = self.of(kind, namespace);
         to_value(&answered(kind, api.get(name)).await?)
+    }
+
+    /// All objects of a kind in a namespace.
+    pub(crate) async fn list(&self, kind: Kind, namespace: &str) -> Result<Vec<Value>, ApiError> {
+        let api = self.of(kind, namespace);
+        let found = answered(kind, api.list(&ListParams::default())).await?;
+        found.items.iter().map(to_value).collect()
     }
 
     pub(crate) async fn create(

@@ -54,7 +54,7 @@ impl<C: Core> Cluster<C> {
         core: C,
         settings: Arc<Settings>,
         facts: ClusterFacts,
-        namespace: String,
+        (namespace, others): (String, BTreeSet<String>),
         api: KubeApi,
     ) -> Self {
         let (sender, messages) = mpsc::channel(WAITING);
@@ -62,7 +62,12 @@ impl<C: Core> Cluster<C> {
         let requests = Requests { api, sender };
         Self {
             core,
-            observer: Observer::new(Arc::clone(&settings), (&facts, &namespace), requests),
+            observer: Observer::new(
+                Arc::clone(&settings),
+                (&facts, &namespace),
+                others,
+                requests,
+            ),
             starts: Starts::new(facts, namespace),
             fitting: Fitting::new(&settings),
             settings,

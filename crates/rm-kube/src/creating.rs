@@ -24,6 +24,8 @@ pub(crate) struct Creation {
     pub(crate) api: KubeApi,
     pub(crate) allocation: AllocationId,
     pub(crate) namespace: String,
+    /// Whether the manager makes the namespace, which may not be there yet.
+    pub(crate) is_made: bool,
     pub(crate) objects: Objects,
     /// Ends it. A request that has been sent is waited for, since it may be carried out later than any that comes after.
     pub(crate) cancelled: CancellationToken,
@@ -130,6 +132,9 @@ impl Creation {
                 )))
             }
             Err(ApiError::Forbidden(text)) => Err(self.forbidden("create", kind, text).await),
+            Err(ApiError::Refused(text)) if self.is_made && !self.has_namespace().await => {
+                Err(ApiError::Passing(text))
+            }
             Err(error) => Err(error),
         }
     }
@@ -152,6 +157,12 @@ impl Creation {
             Ok(false) => ApiError::Forbidden(text),
             Err(_) => ApiError::Passing(text),
         }
+    }
+
+    /// Whether its namespace is there, or cannot be known to be missing.
+    async fn has_namespace(&self) -> bool {
+        let found = self.api.get(Kind::Namespace, ("", &self.namespace)).await;
+        !matches!(found, Err(ApiError::Absent))
     }
 
     /// Errs when it was cancelled.

@@ -15,11 +15,13 @@ mod books;
 mod cluster;
 mod containers;
 mod creating;
+mod desk;
 mod events;
 mod fitting;
 mod gangs;
 mod health;
 mod holding;
+mod keeper;
 mod messages;
 mod observing;
 mod places;
@@ -28,16 +30,19 @@ mod settings;
 mod starting;
 mod watches;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use det_pods::{ClusterFacts, MasterUrl, Scheduler};
-use det_rm::{Core, Health};
+use det_rm::{Health, NamespaceCore};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::KubeApi;
 use crate::cluster::Cluster;
+use crate::keeper::Keeper;
 
+pub use desk::ClusterNamespaces;
 pub use det_pods::{MasterCert, SlotResource};
 pub use reach::PodAddresses;
 pub use settings::{MasterSettings, PoolSettings, Settings};
@@ -45,14 +50,33 @@ pub use settings::{MasterSettings, PoolSettings, Settings};
 /// Pause before access to a cluster is tried again.
 const CONNECT_AGAIN: Duration = Duration::from_secs(10);
 
-/// Serves one cluster until the master stops. A cluster that cannot be accessed is reported as down, and tried again.
-pub async fn serve<C: Core>(core: C, settings: Settings, shutdown: CancellationToken) {
+/// Serves one cluster until the master stops, and its namespaces through `desks`. A cluster that cannot be accessed is
+/// reported as down, and tried again.
+pub async fn serve<C: NamespaceCore>(
+    core: C,
+    settings: Settings,
+    desks: ClusterNamespaces,
+    shutdown: CancellationToken,
+) {
     let settings = Arc::new(settings);
     loop {
-        match connect(&settings).await {
-            Ok((api, facts, namespace)) => {
-                let cluster = Cluster::new(core, settings, facts, namespace, api);
-                return cluster.run(shutdown).await;
+        match connected(&core, &settings).await {
+            Ok(connected) => {
+                let Connected {
+                    api,
+                    facts,
+                    namespace,
+                    others,
+                    keeper,
+                    desk,
+                } = connected;
+                desks.connected(&settings.manager, desk);
+                let cluster = Cluster::new(core, settings, facts, (namespace, others), api);
+                tokio::select! {
+                    () = cluster.run(shutdown.clone()) => {}
+                    () = keeper.run(shutdown) => {}
+                }
+                return;
             }
             Err(reason) => {
                 tracing::warn!(
@@ -68,6 +92,42 @@ pub async fn serve<C: Core>(core: C, settings: Settings, shutdown: CancellationT
             () = shutdown.cancelled() => return,
         }
     }
+}
+
+/// A cluster that can be accessed.
+struct Connected<C: NamespaceCore> {
+    api: KubeApi,
+    facts: ClusterFacts,
+    namespace: String,
+    /// Namespaces beside those of pools that objects of ours may be in.
+    others: BTreeSet<String>,
+    keeper: Keeper<C>,
+    desk: desk::Desk,
+}
+
+async fn connected<C: NamespaceCore>(
+    core: &C,
+    settings: &Settings,
+) -> Result<Connected<C>, String> {
+    let (api, facts, namespace) = connect(settings).await?;
+    let (mut keeper, desk) = Keeper::new(
+        core.clone(),
+        (&settings.manager, &namespace),
+        (&facts.cluster_id, &facts.slots),
+        &api,
+    );
+    // Before anything is watched: objects in other namespaces are left alone.
+    let others = keeper.read().await;
+    let others = others
+        .map_err(|error| format!("the namespaces of workspaces could not be read: {error}"))?;
+    Ok(Connected {
+        api,
+        facts,
+        namespace,
+        others,
+        keeper,
+        desk,
+    })
 }
 
 async fn connect(settings: &Settings) -> Result<(KubeApi, ClusterFacts, String), String> {

@@ -74,7 +74,7 @@ pub(crate) struct Observer {
     pub(crate) early: EarlyNotes,
     pub(crate) requests: Requests,
     /// Namespaces that objects of ours are in.
-    namespaces: BTreeSet<String>,
+    pub(crate) namespaces: BTreeSet<String>,
     /// Value of the label of our objects.
     pub(crate) cluster: String,
     /// Key of the label that keeps our pods off a node.
@@ -82,10 +82,11 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// `namespace` = that of pools which have none.
+    /// `namespace` = that of pools which have none; `others` = namespaces beside those of pools that objects of ours may be in.
     pub(crate) fn new(
         settings: Arc<Settings>,
         (facts, namespace): (&ClusterFacts, &str),
+        others: BTreeSet<String>,
         requests: Requests,
     ) -> Self {
         let pools = settings
@@ -94,7 +95,7 @@ impl Observer {
             .map(|pool| settings.namespace_of(&pool.name));
         let namespaces = pools.map(|own| own.unwrap_or(namespace).to_owned());
         Self {
-            namespaces: namespaces.collect(),
+            namespaces: namespaces.chain(others).collect(),
             settings,
             books: Books::default(),
             agenda: Agenda::default(),
@@ -342,7 +343,7 @@ impl Observer {
                     self.job_is_gone(&name);
                 }
             }
-            Kind::Secret | Kind::Service | Kind::Event => {}
+            Kind::Secret | Kind::Service | Kind::Event | Kind::Namespace | Kind::Quota => {}
         }
     }
 

@@ -79,9 +79,9 @@ impl Starts {
             (member.place.clone(), id)
         };
         let places: Vec<(PlaceId, ContainerId)> = members.iter().map(places).collect();
-        let pool = members.first().map(|it| &it.start.origin.resource_pool);
-        let namespace = pool.and_then(|pool| observer.settings.namespace_of(pool));
-        let namespace = namespace.unwrap_or(&self.namespace).to_owned();
+        let (namespace, is_made) = self.namespace_of(observer, &members);
+        // What is seen there from now on may be ours.
+        observer.namespaces.insert(namespace.clone());
         let objects = match det_pods::objects(&self.facts, &namespace, &members) {
             Ok(objects) => objects,
             Err(error) => {
@@ -112,6 +112,7 @@ impl Starts {
             api: observer.requests.api.clone(),
             allocation: allocation.clone(),
             namespace,
+            is_made,
             objects,
             cancelled: cancel.clone(),
             sender: observer.requests.sender.clone(),
@@ -126,6 +127,16 @@ impl Starts {
             },
         );
         tokio::spawn(creation.run());
+    }
+
+    /// The namespace of an allocation, and whether the manager makes it: that which it was placed in, else its pool's.
+    fn namespace_of(&self, observer: &Observer, members: &[Member]) -> (String, bool) {
+        let origin = members.first().map(|it| &it.start.origin);
+        if let Some(placed) = origin.and_then(|origin| origin.namespace.as_ref()) {
+            return (placed.name.clone(), placed.made);
+        }
+        let of_pool = origin.and_then(|it| observer.settings.namespace_of(&it.resource_pool));
+        (of_pool.unwrap_or(&self.namespace).to_owned(), false)
     }
 
     /// All objects of an allocation exist.

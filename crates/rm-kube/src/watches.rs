@@ -53,7 +53,8 @@ pub(crate) fn watches(api: &KubeApi, label: &str) -> BoxStream<'static, Seen> {
     futures::stream::select_all(streams.into_iter().chain([events])).boxed()
 }
 
-fn one(api: &KubeApi, kind: Kind, config: watcher::Config) -> BoxStream<'static, Seen> {
+/// The watch of one kind, in all namespaces.
+pub(crate) fn one(api: &KubeApi, kind: Kind, config: watcher::Config) -> BoxStream<'static, Seen> {
     let stream = watcher::watcher(api.all(kind), config).backoff(backoff());
     let mut listed = BTreeSet::new();
     stream

@@ -12,6 +12,7 @@ mod core;
 mod fit;
 mod leases;
 mod manager;
+mod namespaces;
 mod reach;
 mod reconcile;
 mod start;
@@ -22,6 +23,10 @@ pub use det_scheduler::Misfits;
 pub use fit::Fit;
 pub use leases::{Lease, LeaseId, Leases};
 pub use manager::{Health, Manager, PlaceWord, Pool, runs_in};
+pub use namespaces::{
+    Bound, NamespaceAccess, NamespaceCore, NamespaceError, NamespaceRequest, Namespaces,
+    namespace_fault,
+};
 pub use reach::{ContainerAddress, Reach, ReachError};
 pub use reconcile::{Mutant, Order, PlaceView};
-pub use start::{ContainerStart, Origin};
+pub use start::{ContainerStart, Origin, PlacedNamespace};

@@ -26,6 +26,8 @@ pub struct Origin {
     pub resource_pool: String,
     /// Workspace of the job.
     pub workspace_id: WorkspaceId,
+    /// The namespace that the attempt was placed in; `None` = that of its pool.
+    pub namespace: Option<PlacedNamespace>,
     /// The workspace's name; empty if it has just been deleted.
     pub workspace_name: String,
     /// Name of the task's owner.
@@ -47,4 +49,13 @@ pub struct Origin {
     /// `environment.pod_spec` of the task's effective configuration, in which that of the pool is merged; `None` = there is
     /// none. It may contain secrets of the owner.
     pub pod_spec: Option<Value>,
+}
+
+/// The namespace that an attempt was placed in, since its workspace was bound to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacedNamespace {
+    /// Its name.
+    pub name: String,
+    /// Whether its manager makes it: where it does not exist, it will.
+    pub made: bool,
 }

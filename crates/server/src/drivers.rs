@@ -8,8 +8,10 @@ use axum::response::{IntoResponse as _, Response};
 use det_config::master::ManagerKind;
 use det_rm::{Core as _, Health};
 use det_rm_agents::{Dialect, Refusal, Tunnels};
+use det_rm_kube::ClusterNamespaces;
 
 use crate::app::Master;
+use crate::app::cluster_access::ClusterAccess;
 use crate::app::reach::Reaches;
 use crate::auth::new_token;
 use crate::error::{AppError, ErrorKind};
@@ -29,6 +31,7 @@ pub(crate) struct Drivers {
     /// Kinds that tests drive.
     doubles: Vec<ManagerKind>,
     tunnels: Tunnels,
+    namespaces: ClusterNamespaces,
 }
 
 impl Drivers {
@@ -37,6 +40,7 @@ impl Drivers {
         Self {
             doubles,
             tunnels: Tunnels::new(new_token),
+            namespaces: ClusterNamespaces::default(),
         }
     }
 
@@ -49,6 +53,11 @@ impl Drivers {
         reaches.with(ManagerKind::Kubernetes, det_rm_kube::PodAddresses)
     }
 
+    /// How they look after the namespaces of their clusters.
+    pub(crate) fn clusters(&self) -> ClusterAccess {
+        ClusterAccess::new(self.namespaces.clone())
+    }
+
     /// Has them serve the places of a master; returns the routes of what connects to them.
     pub(crate) fn serve(self, master: &Master) -> Router {
         let dialect = Dialect {
@@ -57,19 +66,20 @@ impl Drivers {
         };
         let shutdown = master.context.shutdown.clone();
         if !self.doubles.contains(&ManagerKind::Kubernetes) {
-            serve_kubernetes(master);
+            serve_kubernetes(master, &self.namespaces);
         }
         det_rm_agents::routes(master.agents.clone(), self.tunnels, shutdown, dialect)
     }
 }
 
 /// Serves the Kubernetes clusters of the configuration, each in a task of its own that ends with the master.
-fn serve_kubernetes(master: &Master) {
+fn serve_kubernetes(master: &Master, namespaces: &ClusterNamespaces) {
     let config = master.context.config();
     match kubernetes::settings(&config, &master.identity.cluster_id) {
         Ok(managers) => {
             for settings in managers {
-                tokio::spawn(supervised(master.clone(), settings));
+                let namespaces = namespaces.clone();
+                tokio::spawn(supervised(master.clone(), settings, namespaces));
             }
         }
         Err(reason) => {
@@ -85,11 +95,17 @@ fn serve_kubernetes(master: &Master) {
 }
 
 /// Serves one cluster until the master stops, also after a defect that ended its task: rows and the cluster are read anew.
-async fn supervised(master: Master, settings: det_rm_kube::Settings) {
+async fn supervised(
+    master: Master,
+    settings: det_rm_kube::Settings,
+    namespaces: ClusterNamespaces,
+) {
     let shutdown = &master.context.shutdown;
     while !shutdown.is_cancelled() {
         let (places, stop) = (master.places.clone(), shutdown.clone());
-        let served = tokio::spawn(det_rm_kube::serve(places, settings.clone(), stop)).await;
+        let desks = namespaces.clone();
+        let served = det_rm_kube::serve(places, settings.clone(), desks, stop);
+        let served = tokio::spawn(served).await;
         let Err(error) = served else {
             return;
         };

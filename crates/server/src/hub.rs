@@ -35,6 +35,8 @@ pub enum Topic {
     Backlog,
     /// When old logs are deleted.
     LogSweep,
+    /// Namespaces of workspaces.
+    Namespaces,
     /// The master's own log.
     MasterLog,
 }

@@ -665,6 +665,13 @@ impl LiveCache {
             .collect()
     }
 
+    /// The namespaces that allocations of some pools were placed in.
+    pub(crate) fn namespaces(&self, is_of: impl Fn(&str) -> bool) -> BTreeSet<String> {
+        let rows = self.allocations.values().map(|allocation| &allocation.row);
+        let rows = rows.filter(|row| is_of(&row.resource_pool));
+        rows.filter_map(|row| row.namespace.clone()).collect()
+    }
+
     /// The workspace of an allocation's job.
     pub(crate) fn workspace_of(&self, allocation_id: &AllocationId) -> Option<WorkspaceId> {
         let row = &self.allocations.get(allocation_id)?.row;

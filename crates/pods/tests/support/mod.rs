@@ -88,6 +88,7 @@ pub(crate) fn member(kind: TaskKind, task: &str, attempt: u32, rank: u32, slots:
         priority: 50,
         resource_pool: "gpu pool".into(),
         workspace_id: WorkspaceId(1),
+        namespace: None,
         workspace_name: "Uncategorized".into(),
         owner_name: "ada".into(),
         experiment_id: is_trial.then_some(ExperimentId(3)),

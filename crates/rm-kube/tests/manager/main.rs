@@ -8,6 +8,7 @@ mod disruption;
 mod events;
 mod gangs;
 mod images;
+mod namespaces;
 mod nodes;
 mod restarts;
 #[path = "../support/mod.rs"]

@@ -8,7 +8,9 @@ use std::time::Duration;
 use det_ids::ContainerId;
 use det_kube_double::{ApiDouble, Objects};
 use det_rm_contract::{TestCore, within};
-use det_rm_kube::{MasterCert, MasterSettings, PoolSettings, Settings, SlotResource, serve};
+use det_rm_kube::{
+    ClusterNamespaces, MasterCert, MasterSettings, PoolSettings, Settings, SlotResource, serve,
+};
 use det_taskspec::sandbox::ExitReport;
 use det_taskspec::{ContainerExit, DeviceKind};
 use serde_json::{Value, json};
@@ -118,6 +120,7 @@ pub struct Scene {
     pub core: TestCore,
     pub api: ApiDouble,
     pub settings: Settings,
+    pub desks: ClusterNamespaces,
     directory: TempDir,
     shutdown: CancellationToken,
     serving: JoinHandle<()>,
@@ -135,12 +138,19 @@ impl Scene {
         std::fs::write(&kubeconfig, api.kubeconfig()).unwrap();
         let mut settings = settings(kubeconfig);
         change(&mut settings);
+        let desks = ClusterNamespaces::default();
         let shutdown = CancellationToken::new();
-        let serving = tokio::spawn(serve(core.clone(), settings.clone(), shutdown.clone()));
+        let serving = tokio::spawn(serve(
+            core.clone(),
+            settings.clone(),
+            desks.clone(),
+            shutdown.clone(),
+        ));
         Self {
             core,
             api,
             settings,
+            desks,
             directory,
             shutdown,
             serving,
@@ -166,6 +176,7 @@ impl Scene {
         let served = serve(
             self.core.clone(),
             self.settings.clone(),
+            self.desks.clone(),
             self.shutdown.clone(),
         );
         self.serving = tokio::spawn(served);

@@ -1,6 +1,9 @@
 //! Changes that are answered with what they changed: a service makes the change, and a reader shows it to who asked.
 
+use std::collections::BTreeMap;
+
 use det_ids::{ExperimentId, ProjectId, TaskId, TrialId, WorkspaceId};
+use det_store::namespaces::BindingRow;
 use det_taskspec::TaskKind;
 use serde_json::{Map, Value};
 
@@ -17,9 +20,9 @@ use crate::app::reads::tasks::{self, LaunchedView};
 use crate::app::reads::trials::{self, TrialWithParts};
 use crate::app::submission::NewExperimentRequest;
 use crate::app::unmanaged::Heartbeat;
-use crate::app::workspaces::WorkspacePatch;
+use crate::app::workspaces::{NamespaceChoices, WorkspacePatch};
 use crate::auth::Actor;
-use crate::error::AppResult;
+use crate::error::{AppError, AppResult};
 
 /// Creates an experiment; without it when the submission was only checked.
 pub(crate) async fn create_experiment(
@@ -156,25 +159,99 @@ pub(crate) async fn set_priority_of_launched(
     tasks::launched_one(master, actor, kind, id).await
 }
 
-/// Adds a workspace.
+/// Adds a workspace, and binds it to the namespaces of these choices, which limits in its clusters are for, too.
 pub(crate) async fn create_workspace(
     master: &Master,
     actor: &Actor,
-    new: WorkspacePatch,
-) -> AppResult<WorkspaceView> {
+    mut new: WorkspacePatch,
+    mut choices: NamespaceChoices,
+) -> AppResult<(WorkspaceView, Vec<BindingRow>)> {
+    let is_kubernetes = |cluster: &str| master.namespaces.is_kubernetes(cluster);
+    for (cluster, quota) in std::mem::take(&mut new.quotas) {
+        match choices.get_mut(&cluster) {
+            Some(choice) => choice.quota = Some(quota),
+            None if is_kubernetes(&cluster) => {
+                return Err(AppError::precondition(
+                    "a workspace has a quota in a Kubernetes cluster only in a namespace that is made for it",
+                )
+                .hint("ask for one with `--auto-create-namespace`, or limit all its work with `--max-slots N`"));
+            }
+            None => {
+                new.quotas.insert(cluster, quota);
+            }
+        }
+    }
+    if !choices.is_empty() {
+        let name = new.name.as_deref().unwrap_or_default();
+        let possible = master.namespaces.require_possible(actor, name, &choices);
+        possible.await?;
+    }
     let row = master.workspaces.create(actor, new).await?;
-    homes::shown_workspace(master, actor, row).await
+    let bindings = bound(master, actor, row.id, choices).await;
+    let bindings = bindings.map_err(|error| {
+        let text = format!("workspace \"{}\" was added; {error}", row.name);
+        AppError::new(error.kind, text).hint(format!(
+            "go on with `det workspace bindings set \"{}\"`",
+            row.name
+        ))
+    })?;
+    let view = homes::shown_workspace(master, actor, row).await?;
+    Ok((view, bindings))
 }
 
-/// Changes a workspace.
+/// Changes a workspace, and binds it to the namespaces of these choices.
 pub(crate) async fn patch_workspace(
     master: &Master,
     actor: &Actor,
     id: WorkspaceId,
     patch: WorkspacePatch,
-) -> AppResult<WorkspaceView> {
-    let row = master.workspaces.change(actor, id, patch).await?;
-    homes::shown_workspace(master, actor, row).await
+    choices: NamespaceChoices,
+) -> AppResult<(WorkspaceView, Vec<BindingRow>)> {
+    // The namespaces first, since their clusters may refuse them.
+    let is_about_namespaces = patch == WorkspacePatch::default() && !choices.is_empty();
+    let bindings = bound(master, actor, id, choices).await?;
+    let row = if is_about_namespaces {
+        homes::all(&master.homes, actor)?.workspace(id)?.clone()
+    } else {
+        master.workspaces.change(actor, id, patch).await?
+    };
+    let view = homes::shown_workspace(master, actor, row).await?;
+    Ok((view, bindings))
+}
+
+async fn bound(
+    master: &Master,
+    actor: &Actor,
+    id: WorkspaceId,
+    choices: NamespaceChoices,
+) -> AppResult<Vec<BindingRow>> {
+    if choices.is_empty() {
+        return Ok(Vec::new());
+    }
+    master.namespaces.bind(actor, id, choices).await
+}
+
+/// Limits the slots of a workspace by cluster: in Kubernetes clusters those in its namespace there, else all.
+pub(crate) async fn set_quotas(
+    master: &Master,
+    actor: &Actor,
+    id: WorkspaceId,
+    quotas: BTreeMap<String, i64>,
+) -> AppResult<()> {
+    let (there, here): (BTreeMap<_, _>, BTreeMap<_, _>) = quotas
+        .into_iter()
+        .partition(|(cluster, _)| master.namespaces.is_kubernetes(cluster));
+    if !there.is_empty() {
+        master.namespaces.set_quotas(actor, id, there).await?;
+        if here.is_empty() {
+            return Ok(());
+        }
+    }
+    let patch = WorkspacePatch {
+        quotas: here,
+        ..WorkspacePatch::default()
+    };
+    master.workspaces.change(actor, id, patch).await.map(drop)
 }
 
 /// Adds a project.

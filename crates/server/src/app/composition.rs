@@ -17,6 +17,7 @@ use crate::app::checkpoints::by_task::RemovalTasks;
 use crate::app::checkpoints::files::CheckpointFiles;
 use crate::app::checkpoints::removal::CheckpointRemoval;
 use crate::app::clean_up::CleanUp;
+use crate::app::cluster_access::ClusterAccess;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
@@ -61,7 +62,7 @@ use crate::app::trials::Trials;
 use crate::app::unmanaged::Unmanaged;
 use crate::app::users::Users;
 use crate::app::why::Explanations;
-use crate::app::workspaces::{HomeChanges, HomeDeletion, Workspaces};
+use crate::app::workspaces::{HomeChanges, HomeDeletion, WorkspaceNamespaces, Workspaces};
 use crate::app::{Inner, Master};
 use crate::auth::Auth;
 use crate::budget::Budgets;
@@ -77,6 +78,7 @@ pub(crate) struct Foundation {
     pub(crate) homes: KnownHomes,
     pub(crate) live: Live,
     pub(crate) reaches: Reaches,
+    pub(crate) clusters: ClusterAccess,
     pub(crate) surroundings: Arc<dyn Surroundings>,
     pub(crate) data_dir: PathBuf,
     pub(crate) cluster_id: String,
@@ -101,6 +103,7 @@ impl Master {
             homes,
             live,
             reaches,
+            clusters,
             surroundings,
             data_dir,
             cluster_id,
@@ -276,6 +279,7 @@ impl Master {
             (managers.clone(), pools.clone()),
             specs.clone(),
             orchestration.clone(),
+            changes.clone(),
         );
         let reach = ContainerReach::new(managers.clone(), reaches);
         let services = Services::new(
@@ -373,6 +377,7 @@ impl Master {
             doctor,
             silences,
             idle,
+            namespaces: WorkspaceNamespaces::new(managers.clone(), changes.clone(), clusters),
             workspaces: Workspaces::new(
                 context.clone(),
                 pools.clone(),

@@ -1,9 +1,11 @@
 //! Workspaces, projects and pins in memory: small tables that nearly every request looks at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use det_ids::{ProjectId, UserId, WorkspaceId};
+use det_rm::{Bound, Namespaces};
+use det_store::namespaces::{self, BindingRow, MadeRow};
 use det_store::workspaces::{self, DeletionState, ProjectRow, UNCATEGORIZED_PROJECT, WorkspaceRow};
 use det_store::{Conn, Store, StoreError};
 
@@ -48,6 +50,10 @@ pub struct Homes {
     pub projects: BTreeMap<ProjectId, ProjectRow>,
     /// When a user (first) has pinned a workspace (second), in microseconds.
     pub pins: BTreeMap<(UserId, WorkspaceId), i64>,
+    /// By workspace, and by cluster as its resource manager is called: the namespace of its work there.
+    pub bindings: BTreeMap<(WorkspaceId, String), BindingRow>,
+    /// Namespaces that are made for workspaces, or removed.
+    pub made: Vec<MadeRow>,
 }
 
 impl Homes {
@@ -56,6 +62,7 @@ impl Homes {
         let workspaces = workspaces::list(conn).await?;
         let projects = workspaces::projects(conn).await?;
         let pins = workspaces::pins(conn).await?;
+        let bindings = namespaces::bindings(conn).await?;
         Ok(Self {
             workspaces: workspaces.into_iter().map(|row| (row.id, row)).collect(),
             projects: projects.into_iter().map(|row| (row.id, row)).collect(),
@@ -63,6 +70,11 @@ impl Homes {
                 .into_iter()
                 .map(|pin| ((pin.user_id, pin.workspace_id), pin.pinned_at))
                 .collect(),
+            bindings: bindings
+                .into_iter()
+                .map(|row| ((row.workspace_id, row.cluster_name.clone()), row))
+                .collect(),
+            made: namespaces::made(conn).await?,
         })
     }
 
@@ -114,6 +126,48 @@ impl Homes {
             Some((row.id, u32::try_from(slots).unwrap_or(u32::MAX)))
         };
         self.workspaces.values().filter_map(limit).collect()
+    }
+
+    /// The namespace of a workspace's work in a cluster; `None` = it is not bound there.
+    pub(crate) fn binding(&self, workspace: WorkspaceId, cluster: &str) -> Option<&BindingRow> {
+        self.bindings.get(&(workspace, cluster.to_owned()))
+    }
+
+    /// The namespace that is made for a workspace, which has the same name in all clusters; `None` = none was asked for yet.
+    pub(crate) fn made_for(&self, workspace: WorkspaceId) -> Option<&str> {
+        let made = self.made.iter();
+        let mut made = made.filter(|row| row.workspace_id == workspace && !row.removed);
+        made.next().map(|row| row.namespace.as_str())
+    }
+
+    /// Whether a namespace of a cluster is made by the master.
+    pub(crate) fn is_made(&self, cluster: &str, namespace: &str) -> bool {
+        let mut made = self.made.iter().filter(|row| !row.removed);
+        made.any(|row| row.cluster_name == cluster && row.namespace == namespace)
+    }
+
+    /// What is wanted of the namespaces of a cluster. `in_use` = those of attempts that have not ended.
+    pub(crate) fn namespaces(&self, cluster: &str, in_use: BTreeSet<String>) -> Namespaces {
+        let mut bound: BTreeMap<String, Bound> = BTreeMap::new();
+        let here = self.bindings.values();
+        for row in here.filter(|row| row.cluster_name == cluster) {
+            let entry = bound.entry(row.namespace.clone()).or_default();
+            entry.workspaces.insert(row.workspace_id);
+            if row.auto_create {
+                entry.made_for = Some(row.workspace_id);
+                let quota = row
+                    .quota
+                    .map(|most| u32::try_from(most).unwrap_or(u32::MAX));
+                entry.quota = quota;
+            }
+        }
+        let removed = self.made.iter();
+        let removed = removed.filter(|row| row.cluster_name == cluster && row.removed);
+        Namespaces {
+            bound,
+            in_use,
+            removed: removed.map(|row| row.namespace.clone()).collect(),
+        }
     }
 
     /// Refuses to put anything into a project that is put away or being deleted.

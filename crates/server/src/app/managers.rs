@@ -92,9 +92,15 @@ impl Managers {
     /// The manager of a pool and how many slots a workspace may use at a time in its pools; `None` = it has no such limit.
     pub(crate) fn limit_in(&self, pool: &str, workspace: WorkspaceId) -> Option<(String, u32)> {
         let (manager, _) = self.of_pool(pool)?;
-        let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
-        let limit = *limits.get(&manager)?.get(&workspace)?;
+        let limit = self.limit_of(&manager, workspace)?;
         Some((manager, limit))
+    }
+
+    /// How many slots a workspace may use at a time in the pools of a manager, as its driver reports; `None` = it has no such
+    /// limit.
+    pub(crate) fn limit_of(&self, manager: &str, workspace: WorkspaceId) -> Option<u32> {
+        let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        limits.get(manager)?.get(&workspace).copied()
     }
 
     /// What is wrong with the manager of a pool, as a clause; `None` = nothing is known to be.

@@ -13,6 +13,7 @@ mod backfill;
 pub(crate) mod changes;
 pub mod checkpoints;
 pub(crate) mod clean_up;
+pub(crate) mod cluster_access;
 pub(crate) mod composition;
 pub mod config_policies;
 pub mod configs;
@@ -134,6 +135,8 @@ pub struct Inner {
     pub(crate) allocations: allocations::Allocations,
     /// Workspaces, and changes to them.
     pub(crate) workspaces: workspaces::Workspaces,
+    /// Namespaces of workspaces, and changes to them.
+    pub(crate) namespaces: workspaces::WorkspaceNamespaces,
     /// Projects, and changes to them.
     pub(crate) projects: projects::Projects,
     /// Configurations that become effective again.

@@ -1,7 +1,7 @@
 //! Places: where containers run, whatever resource manager they belong to. Joining, leaving, what they report, and what
 //! they are to run: the master's side of [`det_rm::Core`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use det_failpoints::failpoint;
@@ -9,9 +9,9 @@ use det_ids::{ContainerId, Micros, PlaceId, WorkspaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::record::ActorName;
 use det_orchestrator::{Absence, Cause, Event, Place};
-use det_rm::{ContainerStart, Core, Fit, Health, Joined};
+use det_rm::{ContainerStart, Core, Fit, Health, Joined, NamespaceCore, Namespaces};
 use det_store::places::{self, PlaceRow};
-use det_store::{StoreError, WriteTx};
+use det_store::{StoreError, WriteTx, namespaces};
 use det_taskspec::ContainerExit;
 
 use crate::app::context::Context;
@@ -20,6 +20,7 @@ use crate::app::managers::Managers;
 use crate::app::orchestration::{Orchestration, place_of};
 use crate::app::pools::Pools;
 use crate::app::specs::Specs;
+use crate::app::workspaces::HomeChanges;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::{Subscription, Topic};
 use crate::leases::{ConnectedPlaces, Lease};
@@ -34,6 +35,7 @@ pub struct Places {
     pools: Pools,
     specs: Specs,
     orchestration: Orchestration,
+    homes: HomeChanges,
     /// Which of them are connected now.
     pub connected: ConnectedPlaces,
 }
@@ -46,8 +48,10 @@ impl Places {
         (managers, pools): (Managers, Pools),
         specs: Specs,
         orchestration: Orchestration,
+        homes: HomeChanges,
     ) -> Self {
         Self {
+            homes,
             context,
             live,
             managers,
@@ -314,6 +318,36 @@ impl Core for Places {
     async fn never_started(&self, container: &ContainerId) -> AppResult<()> {
         let id = container.clone();
         self.orchestration.commit(Event::NeverStarted { id }).await
+    }
+}
+
+impl NamespaceCore for Places {
+    fn namespace_changes(&self) -> Subscription {
+        self.context.hub.subscribe(Topic::Namespaces)
+    }
+
+    async fn namespaces(&self, manager: &str) -> AppResult<Namespaces> {
+        let managers = self.managers.list();
+        let pools = managers.iter().filter(|it| it.name == manager);
+        let pools = pools.flat_map(|it| it.pools.iter().map(|pool| pool.name.clone()));
+        let pools: BTreeSet<String> = pools.collect();
+        let in_use = self.live.look(&self.context.store, |cache| {
+            cache.namespaces(|pool| pools.contains(pool))
+        });
+        let in_use = in_use.await?;
+        Ok(self.homes.known().namespaces(manager, in_use))
+    }
+
+    async fn namespace_removed(&self, manager: &str, namespace: &str) -> AppResult<()> {
+        let (manager, namespace) = (manager.to_owned(), namespace.to_owned());
+        self.homes
+            .write((), move |(), tx, _| {
+                Box::pin(async move {
+                    namespaces::forget(&mut tx.conn(), &manager, &namespace).await?;
+                    Ok(())
+                })
+            })
+            .await
     }
 }
 

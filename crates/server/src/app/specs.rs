@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AllocationId, ContainerId, PlaceId, TrialId, UserId};
-use det_rm::{ContainerStart, Origin};
+use det_rm::{ContainerStart, Origin, PlacedNamespace};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
 use det_store::{Conn, task_documents};
@@ -129,6 +129,13 @@ impl Specs {
             priority: job.priority,
             resource_pool: allocation.resource_pool.clone(),
             workspace_id: job.workspace_id,
+            namespace: allocation.namespace.clone().map(|name| PlacedNamespace {
+                made: self
+                    .pools
+                    .manager_of(&allocation.resource_pool)
+                    .is_some_and(|manager| homes.is_made(&manager, &name)),
+                name,
+            }),
             workspace_name: workspace.map_or_else(String::new, |row| row.name.clone()),
             owner_name: task.owner_name,
             experiment_id: allocation.experiment_id,

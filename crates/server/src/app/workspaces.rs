@@ -6,6 +6,7 @@
 mod changes;
 mod checks;
 mod deletion;
+mod namespaces;
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,7 @@ use det_lifecycle::record::EventKind;
 use det_store::task_documents::{self, LaunchedFilter};
 use det_store::workspaces::{self, DeletionState, PinRow, WorkspaceRow};
 use det_store::{WriteTx, experiments};
+pub use namespaces::{NamespaceChoice, NamespaceChoices, WorkspaceNamespaces};
 use serde_json::{Map, Value, json};
 
 use crate::app::context::Context;
@@ -36,7 +38,7 @@ const TO_LIMIT: &str = "limit the slots of workspaces";
 const CHOOSE_IDENTITY: &str = "choose the Unix identity of tasks";
 
 /// Changes of a workspace, or what a new one is; `None` leaves things as they are.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct WorkspacePatch {
     /// Its name.
     pub name: Option<String>,
@@ -52,8 +54,6 @@ pub struct WorkspacePatch {
     pub max_slots: Option<i64>,
     /// The same by cluster.
     pub quotas: BTreeMap<String, i64>,
-    /// Whether a Kubernetes namespace was asked for.
-    pub namespaces: bool,
 }
 
 impl WorkspacePatch {
@@ -65,17 +65,6 @@ impl WorkspacePatch {
             && self.default_compute_pool.is_none()
             && self.default_aux_pool.is_none()
     }
-}
-
-/// Kubernetes' part of workspaces.
-pub(crate) fn no_namespaces() -> AppError {
-    AppError::new(
-        ErrorKind::NotBuilt,
-        "namespaces of workspaces belong to Kubernetes, which is not built in this version",
-    )
-    .hint(
-        "a limit of slots needs no namespace here: `det workspace resource-quota set WORKSPACE N`",
-    )
 }
 
 /// Workspaces as users change them. Cheap to clone.
@@ -110,9 +99,6 @@ impl Workspaces {
     pub async fn create(&self, actor: &Actor, new: WorkspacePatch) -> AppResult<WorkspaceRow> {
         actor.require(Permission::Create, Kind::Workspace, "create workspaces")?;
         let owner = actor.user().id;
-        if new.namespaces {
-            return Err(no_namespaces());
-        }
         let mut errors = FieldErrors::default();
         let mut row = WorkspaceRow {
             owner_id: Some(owner),
@@ -162,9 +148,6 @@ impl Workspaces {
         id: WorkspaceId,
         patch: WorkspacePatch,
     ) -> AppResult<WorkspaceRow> {
-        if patch.namespaces {
-            return Err(no_namespaces());
-        }
         let actor = actor.clone();
         self.changes
             .write(self.clone(), move |service, tx, homes| {

@@ -28,6 +28,7 @@ pub mod master;
 pub mod memory;
 pub mod metrics;
 pub mod model_definition;
+pub mod namespaces;
 pub mod notebooks;
 pub mod openapi;
 pub(crate) mod origin;
@@ -93,6 +94,7 @@ pub fn api() -> OpenApiRouter<Master> {
         .merge(unmanaged::routes())
         .merge(users::routes())
         .merge(workspaces::routes())
+        .merge(namespaces::routes())
 }
 
 /// The whole service: the API, where a trailing slash of a path makes no difference, the routes of resource managers'

@@ -9,6 +9,7 @@ use det_api_types::workspaces::{
     SetResourceQuotasRequest,
 };
 use det_ids::WorkspaceId;
+use det_store::namespaces::BindingRow;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -17,9 +18,10 @@ use crate::app::workspaces::WorkspacePatch;
 use crate::app::{Master, changes, reads};
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
+use crate::http::namespaces::choices;
 use crate::http::respond::{Answer, empty, message};
 use crate::http::users::identity;
-use crate::http::views::workspaces::workspace;
+use crate::http::views::workspaces::{by_cluster, workspace};
 
 /// Routes of this file.
 pub fn routes() -> OpenApiRouter<Master> {
@@ -49,10 +51,10 @@ async fn get_workspaces(
     })
 }
 
-fn changed_answer(view: &WorkspaceView) -> Answer {
+fn changed_answer((view, bindings): &(WorkspaceView, Vec<BindingRow>)) -> Answer {
     message(&ChangedWorkspaceResponse {
         workspace: workspace(view)?,
-        ..ChangedWorkspaceResponse::default()
+        namespace_bindings: by_cluster(bindings),
     })
 }
 
@@ -71,9 +73,10 @@ async fn post_workspace(
         default_aux_pool: body.default_aux_pool,
         max_slots: body.max_slots,
         quotas: body.cluster_quota_pairs,
-        namespaces: !body.cluster_namespace_meta.is_empty(),
     };
-    changed_answer(&changes::create_workspace(&master, &actor, new).await?)
+    let choices = choices(body.cluster_namespace_meta);
+    let created = changes::create_workspace(&master, &actor, new, choices).await?;
+    changed_answer(&created)
 }
 
 /// One workspace.
@@ -104,10 +107,11 @@ async fn patch_workspace(
             .or(body.default_compute_resource_pool),
         default_aux_pool: body.default_aux_pool.or(body.default_aux_resource_pool),
         max_slots: body.max_slots,
-        namespaces: !body.cluster_namespace_meta.is_empty(),
         ..WorkspacePatch::default()
     };
-    changed_answer(&changes::patch_workspace(&master, &actor, id, patch).await?)
+    let choices = choices(body.cluster_namespace_meta);
+    let changed = changes::patch_workspace(&master, &actor, id, patch, choices).await?;
+    changed_answer(&changed)
 }
 
 /// Deletes a workspace with everything in it, in the background where there are experiments.
@@ -168,15 +172,11 @@ async fn set_resource_quotas(
     PathId(id): PathId<WorkspaceId>,
     WireBody(body): WireBody<SetResourceQuotasRequest>,
 ) -> Answer {
-    let patch = WorkspacePatch {
-        quotas: body.cluster_quota_pairs,
-        ..WorkspacePatch::default()
-    };
-    master.workspaces.change(&actor, id, patch).await?;
+    changes::set_quotas(&master, &actor, id, body.cluster_quota_pairs).await?;
     empty()
 }
 
-/// The limit of slots of a workspace, by the name of the cluster.
+/// The limits of slots of a workspace, by the name of the cluster: the lowest, of the master or of others.
 #[utoipa::path(get, path = "/api/v1/workspaces/{id}/get-k8s-resource-quotas",
     operation_id = "GetKubernetesResourceQuotas", tag = "workspaces", params(("id" = i64, Path)),
     responses((status = 200, body = GetKubernetesResourceQuotasResponse)))]
@@ -184,10 +184,10 @@ async fn get_kubernetes_resource_quotas(
     Caller(master, actor): Caller,
     PathId(id): PathId<WorkspaceId>,
 ) -> Answer {
-    let (limit, cluster) = reads::homes::quota(&master, &actor, id)?;
-    let quotas = limit.map(|slots| (cluster, Float(f64::from(slots))));
+    let quotas = reads::homes::quotas(&master, &actor, id)?.into_iter();
+    let quotas = quotas.map(|(cluster, slots)| (cluster, Float(f64::from(slots))));
     message(&GetKubernetesResourceQuotasResponse {
-        resource_quotas: quotas.into_iter().collect(),
+        resource_quotas: quotas.collect(),
     })
 }
 

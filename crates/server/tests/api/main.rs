@@ -30,6 +30,7 @@ mod log_retention;
 mod logs;
 mod managers;
 mod master;
+mod namespaces;
 mod notebooks;
 mod origin;
 mod pages;

@@ -168,8 +168,8 @@ async fn all_errors_are_reported_at_once_and_names_are_given_once() {
         "{refused}"
     );
     let namespace = json!({"name": "k", "clusterNamespaceMeta": {"": {"namespace": "n"}}});
-    let refused = client.post(WORKSPACES, namespace).await.refused(501);
-    assert!(refused.contains("Kubernetes"), "{refused}");
+    let refused = client.post(WORKSPACES, namespace).await.refused(403);
+    assert!(refused.contains("bind workspaces"), "{refused}");
     // Uncategorized stays as it is.
     let admin = cluster.admin().await;
     for refused in [

@@ -12,6 +12,7 @@ use det_authz::Kind;
 use det_ids::{ProjectId, UserId, WorkspaceId};
 use det_store::Store;
 use det_store::catalogue::Totals;
+use det_store::namespaces::BindingRow;
 use det_store::workspaces::{self, ProjectRow, ProjectTexts, ProjectTextsHead, WorkspaceRow};
 
 use crate::app::homes::{Homes, KnownHomes};
@@ -48,6 +49,8 @@ pub(crate) struct WorkspaceView {
     pub(crate) experiments: i64,
     /// When the reader pinned it, in microseconds.
     pub(crate) pinned_at: Option<i64>,
+    /// The namespace that is made for it.
+    pub(crate) made_namespace: Option<String>,
 }
 
 /// A project as it is shown.
@@ -122,6 +125,7 @@ impl Overview {
             projects,
             experiments,
             pinned_at: self.pinned_at(&row),
+            made_namespace: self.homes.made_for(row.id).map(str::to_owned),
             row,
         }
     }
@@ -235,21 +239,60 @@ pub(crate) async fn shown_workspace(
     Ok(Overview::load(master, actor).await?.workspace(row))
 }
 
-/// The limit of slots of a workspace if it has one, and the name of the cluster.
-pub(crate) fn quota(
+/// The limits of slots of a workspace by cluster: the lowest there, of the master or of others.
+pub(crate) fn quotas(
     master: &Master,
     actor: &Actor,
     id: WorkspaceId,
-) -> AppResult<(Option<u32>, String)> {
+) -> AppResult<BTreeMap<String, u32>> {
     let homes = all(&master.homes, actor)?;
     let row = homes.workspace(id)?;
-    let cluster = master
-        .context
-        .config()
-        .resource_manager
-        .cluster_name
-        .clone();
-    Ok((homes.slot_limits().get(&row.id).copied(), cluster))
+    let main = &master.context.config().resource_manager.cluster_name;
+    let mut limits: BTreeMap<String, u32> = BTreeMap::new();
+    if let Some(limit) = homes.slot_limits().get(&row.id) {
+        limits.insert(main.clone(), *limit);
+    }
+    for cluster in master.namespaces.cluster_names() {
+        let binding = homes.binding(id, &cluster);
+        let limit = binding.and_then(|row| master.namespaces.limit(&cluster, row));
+        if let Some(limit) = limit {
+            let known = limits.entry(cluster).or_insert(limit);
+            *known = limit.min(*known);
+        }
+    }
+    Ok(limits)
+}
+
+/// The namespaces of a workspace by cluster: those that it is bound to, and the default ones of other clusters.
+pub(crate) fn bindings(
+    master: &Master,
+    actor: &Actor,
+    id: WorkspaceId,
+) -> AppResult<Vec<BindingRow>> {
+    let homes = all(&master.homes, actor)?;
+    homes.workspace(id)?;
+    let bound = homes.bindings.values().filter(|row| row.workspace_id == id);
+    let clusters = master.namespaces.cluster_names().into_iter();
+    let others = clusters.filter(|cluster| homes.binding(id, cluster).is_none());
+    let others = others.map(|cluster| BindingRow {
+        workspace_id: id,
+        namespace: master.namespaces.default_of(&cluster),
+        cluster_name: cluster,
+        ..BindingRow::default()
+    });
+    Ok(bound.cloned().chain(others).collect())
+}
+
+/// The workspaces whose work runs in the default namespace of a cluster at least.
+pub(crate) fn unbound(master: &Master, actor: &Actor) -> AppResult<Vec<WorkspaceId>> {
+    let homes = all(&master.homes, actor)?;
+    let clusters = master.namespaces.cluster_names();
+    let is_unbound = |id: &WorkspaceId| {
+        let mut clusters = clusters.iter();
+        clusters.any(|cluster| homes.binding(*id, cluster).is_none())
+    };
+    let ids = homes.workspaces.keys().copied();
+    Ok(ids.filter(is_unbound).collect())
 }
 
 /// One page of the pools that work in a workspace may use: all of them, since pools are not bound to workspaces in this

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, ContainerId, Micros};
-use det_orchestrator::Decided;
-use det_scheduler::{Pass, WaitExplanation, WaitReason};
+use det_orchestrator::{Decided, Event};
+use det_scheduler::{Pass, Placement, WaitExplanation, WaitReason};
 use det_store::queue_days::{self, QueueDay};
 use det_taskspec::{HostPorts, Hosts};
 use planners::Planners;
@@ -161,13 +161,39 @@ impl Scheduling {
             }
             state.thought += began.elapsed();
             limits.note(&state.cache, pool, &decided.placements);
-            self.apply(pool, decided).await?;
+            let namespaces = self.namespaces_of(&state.cache, pool, &decided.placements);
+            self.apply(pool, decided, namespaces).await?;
         }
         Ok(next)
     }
 
+    /// The namespaces of what is placed in a pool, as far as workspaces are bound in the cluster of its manager.
+    fn namespaces_of(
+        &self,
+        cache: &LiveCache,
+        pool: &str,
+        placements: &[Placement],
+    ) -> BTreeMap<AllocationId, String> {
+        let homes = self.snapshots.homes.get();
+        let Some(manager) = self.pools.manager_of(pool) else {
+            return BTreeMap::new();
+        };
+        let placed = placements.iter().map(|it| &it.allocation_id);
+        let bound = placed.filter_map(|id| {
+            let binding = homes.binding(cache.workspace_of(id)?, &manager)?;
+            Some((id.clone(), binding.namespace.clone()))
+        });
+        bound.collect()
+    }
+
     /// Stores what a pass over a pool decided, and the reasons that it reports why requests wait: all of it in one transaction.
-    async fn apply(&self, pool: &str, decided: Pass) -> AppResult<()> {
+    /// `namespaces` = those of placements whose workspaces are bound.
+    async fn apply(
+        &self,
+        pool: &str,
+        decided: Pass,
+        mut namespaces: BTreeMap<AllocationId, String>,
+    ) -> AppResult<()> {
         let (waiting, homes) = (decided.waiting, self.snapshots.homes.get());
         let removed = Some(pool).filter(|pool| !self.pools.is_configured(pool));
         let mut decided = Decided {
@@ -200,7 +226,13 @@ impl Scheduling {
                         None => HostPorts::new(Hosts::default(), &[]),
                     };
                     let new_id = || ContainerId(uuid::Uuid::new_v4().to_string());
-                    let events = decided.into_events(&settings, &mut ports, new_id);
+                    let mut events = decided.into_events(&settings, &mut ports, new_id);
+                    for event in &mut events {
+                        if let Event::Place(placed) = event {
+                            let id = &placed.placement.allocation_id;
+                            placed.namespace = namespaces.remove(id);
+                        }
+                    }
                     let placed = orchestration.advance_counting(tx, events).await?;
                     let mut waits: BTreeMap<(String, i64), QueueDay> = BTreeMap::new();
                     for request in placed {

@@ -1,5 +1,7 @@
 //! Changes of workspaces and projects, and how the copy in memory follows them.
 
+use std::sync::Arc;
+
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::WriteTx;
 use det_store::events::NewEvent;
@@ -56,8 +58,14 @@ impl HomeChanges {
             changes.homes.set(homes);
             // Not before: a pass would see the old limits.
             changes.context.hub.notify(&Topic::Schedule);
+            changes.context.hub.notify(&Topic::Namespaces);
         });
         Ok(())
+    }
+
+    /// Workspaces and projects as they are now.
+    pub(crate) fn known(&self) -> Arc<Homes> {
+        self.homes.get()
     }
 
     /// Records a change of a workspace.

@@ -1,9 +1,14 @@
 //! Workspaces and projects as clients see them.
 
+use std::collections::BTreeMap;
+
 use det_api_types::users::AgentUserGroup;
 use det_api_types::wire::{Object, Timestamp};
-use det_api_types::workspaces::{Note, Project, Workspace, WorkspaceState};
+use det_api_types::workspaces::{
+    Note, Project, Workspace, WorkspaceNamespaceBinding, WorkspaceState,
+};
 use det_config::experiment::mask_document;
+use det_store::namespaces::BindingRow;
 use det_store::workspaces::DeletionState;
 use serde_json::{Value, json};
 
@@ -38,9 +43,23 @@ pub(crate) fn workspace(view: &WorkspaceView) -> AppResult<Workspace> {
         checkpoint_storage_config: row.checkpoint_storage.as_deref().map(storage).transpose()?,
         default_compute_pool: row.default_compute_pool.clone(),
         default_aux_pool: row.default_aux_pool.clone(),
-        auto_created_namespace: None,
+        auto_created_namespace: view.made_namespace.clone(),
         max_slots: row.max_slots,
     })
+}
+
+/// Bindings by cluster.
+pub(crate) fn by_cluster(bindings: &[BindingRow]) -> BTreeMap<String, WorkspaceNamespaceBinding> {
+    let shown = bindings.iter().map(|row| {
+        let binding = WorkspaceNamespaceBinding {
+            workspace_id: row.workspace_id.0,
+            namespace: row.namespace.clone(),
+            cluster_name: row.cluster_name.clone(),
+            auto_create_namespace: row.auto_create,
+        };
+        (row.cluster_name.clone(), binding)
+    });
+    shown.collect()
 }
 
 /// A project.

@@ -1,0 +1,468 @@
+//! Keeps the namespaces of a cluster as rows want them: makes those of workspaces, with their quotas, deletes those whose
+//! workspaces are gone, and reports how many slots quotas leave to workspaces, those of others included.
+//!
+//! It compares what rows want with what is watched, whenever one of them changes. It watches quotas only while a workspace is
+//! bound, and namespaces only while it makes or deletes some, so that other masters need no rights for that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use det_ids::WorkspaceId;
+use det_pods::{
+    SlotResource, is_made, is_terminating, least_slots, namespace_object, quota_name, quota_object,
+};
+use det_rm::{Bound, Changes as _, NamespaceCore, Namespaces};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{ApiError, Kind, KubeApi};
+use crate::books::Named;
+use crate::creating::{name, uid};
+use crate::desk::{Desk, SettleRequest};
+use crate::observing::named;
+use crate::watches::{Seen, one};
+
+/// Pauses before what failed is tried again.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Requests to settle that wait at most; others wait to be taken.
+const WAITING: usize = 16;
+
+/// Keeps the namespaces of one cluster.
+pub(crate) struct Keeper<C: NamespaceCore> {
+    core: C,
+    manager: String,
+    cluster_id: String,
+    slots: SlotResource,
+    api: KubeApi,
+    changes: C::Changes,
+    requests: mpsc::Receiver<SettleRequest>,
+    wanted: Namespaces,
+    known: Known,
+    /// Those that wait for the next pass over all.
+    waiting: Vec<SettleRequest>,
+    /// The limits that were last reported.
+    reported: BTreeMap<WorkspaceId, u32>,
+    pause: Duration,
+    retry_at: Option<Instant>,
+}
+
+/// When what has failed is tried again, if nothing else is wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Retry {
+    Now,
+    WhenDue,
+}
+
+/// What is watched of the cluster.
+#[derive(Default)]
+struct Known {
+    /// Namespaces of ours that exist and stay, by name.
+    namespaces: BTreeMap<String, Value>,
+    /// All quotas.
+    quotas: BTreeMap<Named, Value>,
+    /// Kinds of which everything is known.
+    listed: BTreeSet<Kind>,
+    /// Why a watch was last broken off, until it is back.
+    broken: BTreeMap<Kind, String>,
+}
+
+impl<C: NamespaceCore> Keeper<C> {
+    /// The keeper of a cluster, with what the master reaches it by. `default` = the namespace of pools that have none.
+    pub(crate) fn new(
+        core: C,
+        (manager, default): (&str, &str),
+        (cluster_id, slots): (&str, &SlotResource),
+        api: &KubeApi,
+    ) -> (Self, Desk) {
+        let (settle, requests) = mpsc::channel(WAITING);
+        let keeper = Self {
+            changes: core.namespace_changes(),
+            core,
+            manager: manager.to_owned(),
+            cluster_id: cluster_id.to_owned(),
+            slots: slots.clone(),
+            api: api.clone(),
+            requests,
+            wanted: Namespaces::default(),
+            known: Known::default(),
+            waiting: Vec::new(),
+            reported: BTreeMap::new(),
+            pause: FIRST_PAUSE,
+            retry_at: None,
+        };
+        let desk = Desk {
+            api: api.clone(),
+            cluster_id: cluster_id.to_owned(),
+            slots: slots.clone(),
+            default: default.to_owned(),
+            settle,
+        };
+        (keeper, desk)
+    }
+
+    /// Reads what rows want, and returns the namespaces in which objects may be ours.
+    pub(crate) async fn read(&mut self) -> Result<BTreeSet<String>, C::Error> {
+        self.wanted = self.core.namespaces(&self.manager).await?;
+        let bound = self.wanted.bound.keys();
+        Ok(bound.chain(&self.wanted.in_use).cloned().collect())
+    }
+
+    /// Keeps them until the master stops.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let mut watched = Watched::default();
+        loop {
+            self.watch(&mut watched);
+            self.pass().await;
+            let retry_at = self.retry_at;
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = self.changes.changed() => self.read_anew(Retry::WhenDue).await,
+                Some(request) = self.requests.recv() => {
+                    self.waiting.push(request);
+                    self.read_anew(Retry::Now).await;
+                }
+                Some(seen) = watched.next() => self.see(seen),
+                () = sleep_until(retry_at.unwrap_or_else(Instant::now)), if retry_at.is_some() => {
+                    self.retry_at = None;
+                    self.read_anew(Retry::WhenDue).await;
+                }
+            }
+        }
+    }
+
+    /// The kinds of objects that must be known.
+    fn needed(&self) -> BTreeSet<Kind> {
+        let mut bound = self.wanted.bound.values();
+        let makes = bound.any(|bound| bound.made_for.is_some());
+        let mut kinds = BTreeSet::new();
+        if !self.wanted.bound.is_empty() {
+            kinds.insert(Kind::Quota);
+        }
+        if makes || !self.wanted.removed.is_empty() {
+            kinds.insert(Kind::Namespace);
+        }
+        kinds
+    }
+
+    fn watch(&mut self, watched: &mut Watched) {
+        let kinds = self.needed();
+        if kinds == watched.kinds {
+            return;
+        }
+        // What is known stays until it is listed again: no limit is lifted meanwhile.
+        self.known.listed.clear();
+        self.known.broken.clear();
+        let label = format!(
+            "{}={}",
+            det_pods::CLUSTER_LABEL,
+            det_pods::label_value(&self.cluster_id)
+        );
+        let streams = kinds.iter().map(|kind| {
+            let all = kube::runtime::watcher::Config::default();
+            let config = if *kind == Kind::Namespace {
+                all.labels(&label)
+            } else {
+                all
+            };
+            one(&self.api, *kind, config)
+        });
+        watched.seen = futures::stream::select_all(streams).boxed();
+        watched.kinds = kinds;
+    }
+
+    /// What rows want may have changed: it is read, and if it has, it is done at once.
+    async fn read_anew(&mut self, retry: Retry) {
+        let before = self.wanted.clone();
+        match self.read().await {
+            Ok(_) if retry == Retry::Now || self.wanted != before => {
+                self.retry_at = None;
+                self.pause = FIRST_PAUSE;
+            }
+            Ok(_) => {}
+            Err(error) => self.failed(&format!(
+                "what is wanted of namespaces could not be read: {error}"
+            )),
+        }
+    }
+
+    fn failed(&mut self, reason: &str) {
+        tracing::warn!(
+            resource_manager = self.manager,
+            reason,
+            "namespaces of a Kubernetes cluster are not as workspaces want them; it is tried again"
+        );
+        self.retry_at = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        for request in std::mem::take(&mut self.waiting) {
+            // The caller may have given up.
+            drop(request.send(Err(reason.to_owned())));
+        }
+    }
+
+    fn see(&mut self, seen: Seen) {
+        match seen {
+            // Anyone who may label namespaces can give them our label.
+            Seen::Applied(Kind::Namespace, object) if !is_made(&object, &self.cluster_id) => {
+                self.known.drop(Kind::Namespace, &object);
+            }
+            Seen::Applied(kind, object) => self.known.put(kind, object),
+            Seen::Gone(kind, object) => self.known.drop(kind, &object),
+            Seen::Listing(kind) => {
+                self.known.listed.remove(&kind);
+            }
+            Seen::Listed(kind, present) => {
+                self.known.broken.remove(&kind);
+                self.known.only_present(kind, &present);
+                self.known.listed.insert(kind);
+            }
+            Seen::Failed(kind, reason) => {
+                let what = format!("{} cannot be watched: {reason}", kind.word());
+                if self.known.broken.insert(kind, what.clone()).is_none() {
+                    self.failed(&what);
+                }
+            }
+        }
+    }
+
+    /// Does what is missing, unless something has just failed or is not known yet, and reports what quotas leave.
+    async fn pass(&mut self) {
+        if self.retry_at.is_some() {
+            return;
+        }
+        if !self.needed().is_subset(&self.known.listed) {
+            if let Some(reason) = self.known.broken.values().next().cloned() {
+                self.failed(&reason);
+            }
+            return self.report();
+        }
+        let outcome = self.settle().await;
+        self.report();
+        match outcome {
+            Ok(()) => {
+                self.pause = FIRST_PAUSE;
+                for request in std::mem::take(&mut self.waiting) {
+                    drop(request.send(Ok(())));
+                }
+            }
+            Err(reason) => self.failed(&reason),
+        }
+    }
+
+    /// Does everything that can be done; the first failure is returned.
+    async fn settle(&mut self) -> Result<(), String> {
+        let mut outcome = Ok(());
+        let bound: Vec<(String, Bound)> = self.wanted.bound.clone().into_iter().collect();
+        for (namespace, bound) in bound {
+            let Some(workspace) = bound.made_for else {
+                continue;
+            };
+            let made = self.make(&namespace, workspace, bound.quota).await;
+            outcome = outcome.and(made);
+        }
+        for namespace in self.wanted.removed.clone() {
+            let removed = self.remove(&namespace).await;
+            outcome = outcome.and(removed);
+        }
+        outcome
+    }
+
+    async fn make(
+        &mut self,
+        namespace: &str,
+        workspace: WorkspaceId,
+        quota: Option<u32>,
+    ) -> Result<(), String> {
+        if !self.known.namespaces.contains_key(namespace) {
+            let made = self.make_namespace(namespace, workspace).await;
+            let made = made
+                .map_err(|error| format!("namespace \"{namespace}\" could not be made: {error}"))?;
+            self.known.namespaces.insert(namespace.to_owned(), made);
+        }
+        let wanted = quota.and_then(|most| {
+            quota_object(&self.cluster_id, (namespace, workspace), &self.slots, most)
+        });
+        let set = self.set_quota(namespace, wanted).await;
+        set.map_err(|error| {
+            format!("the quota of namespace \"{namespace}\" could not be set: {error}")
+        })
+    }
+
+    async fn make_namespace(
+        &self,
+        namespace: &str,
+        workspace: WorkspaceId,
+    ) -> Result<Value, ApiError> {
+        let object = namespace_object(&self.cluster_id, namespace, workspace);
+        match self.api.create(Kind::Namespace, "", &object).await {
+            Err(ApiError::Exists) => {}
+            created => return created,
+        }
+        let found = self.api.get(Kind::Namespace, ("", namespace)).await?;
+        if is_terminating(&found) {
+            let text = "one of this name is being deleted";
+            return Err(ApiError::Passing(text.to_owned()));
+        }
+        if is_made(&found, &self.cluster_id) {
+            return Ok(found);
+        }
+        let text = "one of this name exists that was not made by this master";
+        Err(ApiError::Refused(text.to_owned()))
+    }
+
+    /// Sets the quota of a namespace that was made, or takes it away.
+    async fn set_quota(&mut self, namespace: &str, wanted: Option<Value>) -> Result<(), ApiError> {
+        let key = Named {
+            namespace: namespace.to_owned(),
+            name: quota_name(namespace),
+        };
+        let found = self.known.quotas.get(&key);
+        if found.is_some_and(|found| !is_made(found, &self.cluster_id)) {
+            return match wanted {
+                None => Ok(()),
+                Some(_) => Err(ApiError::Refused(format!(
+                    "quota \"{}\" exists, and was not made by this master",
+                    key.name
+                ))),
+            };
+        }
+        let at = (namespace, key.name.as_str());
+        match (found, wanted) {
+            (None, None) => {}
+            (Some(found), None) => {
+                self.api.delete(Kind::Quota, at, uid(found), None).await?;
+                self.known.quotas.remove(&key);
+            }
+            (None, Some(wanted)) => {
+                let made = self.api.create(Kind::Quota, namespace, &wanted).await?;
+                self.known.quotas.insert(key, made);
+            }
+            (Some(found), Some(wanted)) => {
+                let hard = "/spec/hard";
+                if found.pointer(hard) == wanted.pointer(hard) {
+                    return Ok(());
+                }
+                let mut patch = json!({"spec": {"hard": wanted["spec"]["hard"]}});
+                // What others added to it goes: it is the master's own.
+                for other in others(found, &wanted) {
+                    patch["spec"]["hard"][other] = Value::Null;
+                }
+                let mut now = found.clone();
+                now["spec"]["hard"] = wanted["spec"]["hard"].clone();
+                self.api.patch(Kind::Quota, at, &patch).await?;
+                self.known.quotas.insert(key, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes a namespace that was made, with everything in it.
+    async fn remove(&mut self, namespace: &str) -> Result<(), String> {
+        if let Some(found) = self.known.namespaces.get(namespace) {
+            let at = ("", namespace);
+            let deleted = self.api.delete(Kind::Namespace, at, uid(found), None).await;
+            deleted.map_err(|error| {
+                format!("namespace \"{namespace}\" could not be deleted: {error}")
+            })?;
+            self.known.namespaces.remove(namespace);
+        }
+        let stored = self.core.namespace_removed(&self.manager, namespace).await;
+        stored.map_err(|error| {
+            format!("that namespace \"{namespace}\" is gone could not be stored: {error}")
+        })?;
+        self.wanted.removed.remove(namespace);
+        Ok(())
+    }
+
+    /// Reports how many slots each workspace may use, where that has changed.
+    fn report(&mut self) {
+        let quotas = self.known.quotas.iter();
+        let quotas = quotas.map(|(named, quota)| (named.namespace.as_str(), quota));
+        let least = least_slots(quotas, &self.slots);
+        let mut limits: BTreeMap<WorkspaceId, u32> = BTreeMap::new();
+        for (namespace, bound) in &self.wanted.bound {
+            let of_objects = least.get(namespace).copied();
+            let Some(limit) = [bound.quota, of_objects].into_iter().flatten().min() else {
+                continue;
+            };
+            for workspace in &bound.workspaces {
+                limits.insert(*workspace, limit);
+            }
+        }
+        if limits != self.reported {
+            self.core.report_limits(&self.manager, limits.clone());
+            self.reported = limits;
+        }
+    }
+}
+
+impl Known {
+    fn put(&mut self, kind: Kind, object: Value) {
+        match kind {
+            Kind::Namespace if is_terminating(&object) => self.drop(kind, &object),
+            Kind::Namespace => {
+                self.namespaces.insert(name(&object).to_owned(), object);
+            }
+            _ => {
+                self.quotas.insert(named(&object), object);
+            }
+        }
+    }
+
+    fn drop(&mut self, kind: Kind, object: &Value) {
+        if kind == Kind::Namespace {
+            self.namespaces.remove(name(object));
+        } else {
+            self.quotas.remove(&named(object));
+        }
+    }
+
+    /// After a list: what was not in it is gone.
+    fn only_present(&mut self, kind: Kind, present: &BTreeSet<Named>) {
+        if kind == Kind::Namespace {
+            let names: BTreeSet<&str> = present.iter().map(|it| it.name.as_str()).collect();
+            self.namespaces
+                .retain(|name, _| names.contains(name.as_str()));
+        } else {
+            self.quotas.retain(|named, _| present.contains(named));
+        }
+    }
+}
+
+/// The resources that a quota limits and is not to.
+fn others(found: &Value, wanted: &Value) -> Vec<String> {
+    let hard = |quota: &Value| {
+        let hard = quota.pointer("/spec/hard").and_then(Value::as_object);
+        let keys = hard.into_iter().flat_map(|hard| hard.keys().cloned());
+        keys.collect::<BTreeSet<String>>()
+    };
+    hard(found).difference(&hard(wanted)).cloned().collect()
+}
+
+/// What is watched now.
+struct Watched {
+    kinds: BTreeSet<Kind>,
+    seen: BoxStream<'static, Seen>,
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self {
+            kinds: BTreeSet::new(),
+            seen: futures::stream::pending().boxed(),
+        }
+    }
+}
+
+impl Watched {
+    async fn next(&mut self) -> Option<Seen> {
+        if self.kinds.is_empty() {
+            return std::future::pending().await;
+        }
+        self.seen.next().await
+    }
+}

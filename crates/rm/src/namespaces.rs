@@ -1,0 +1,141 @@
+//! Namespaces of workspaces in a manager's cluster, for managers that have such: what rows want of them, and what the master
+//! asks about them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use det_ids::WorkspaceId;
+
+use crate::Core;
+
+/// What rows want of the namespaces of one manager's cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Namespaces {
+    /// Those that workspaces are bound to, by name.
+    pub bound: BTreeMap<String, Bound>,
+    /// Those that attempts were placed in which have not ended, whatever their workspaces are bound to by now.
+    pub in_use: BTreeSet<String>,
+    /// Those that were made for workspaces which are gone, and are to go.
+    pub removed: BTreeSet<String>,
+}
+
+/// A namespace that workspaces are bound to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Bound {
+    /// The workspaces, at least one.
+    pub workspaces: BTreeSet<WorkspaceId>,
+    /// The workspace that the manager makes it for; `None` = it exists without that.
+    pub made_for: Option<WorkspaceId>,
+    /// Most slots in use there at a time, where the manager makes it; `None` = it sets no limit.
+    pub quota: Option<u32>,
+}
+
+/// The core, as managers with namespaces see it.
+pub trait NamespaceCore: Core {
+    /// Wakes when what is wanted of namespaces may have changed. To be called before [`NamespaceCore::namespaces`].
+    fn namespace_changes(&self) -> Self::Changes;
+
+    /// What is wanted of the namespaces of a manager, by its name.
+    fn namespaces(
+        &self,
+        manager: &str,
+    ) -> impl Future<Output = Result<Namespaces, Self::Error>> + Send;
+
+    /// Stores that a namespace which was to go is gone, or going for good.
+    fn namespace_removed(
+        &self,
+        manager: &str,
+        namespace: &str,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send;
+}
+
+/// What the master asks about a namespace before it binds a workspace to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamespaceRequest {
+    /// Name of the manager.
+    pub manager: String,
+    /// Name of the namespace.
+    pub namespace: String,
+    /// Whether the manager is to make it; else it must exist.
+    pub made: bool,
+    /// The limit that is to be set there, in slots.
+    pub quota: Option<u32>,
+}
+
+/// Why a namespace cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NamespaceError {
+    /// It cannot be used as it is.
+    #[error("{message}")]
+    Refused {
+        /// A clause that names the namespace.
+        message: String,
+        /// What to do about it.
+        hint: String,
+    },
+    /// The cluster cannot be asked, or a request failed that may succeed later.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// What the master asks of managers about namespaces.
+pub trait NamespaceAccess: Send + Sync + 'static {
+    /// The name of the namespace that would be made for a workspace.
+    ///
+    /// # Errors
+    /// The manager has had no access to its cluster yet, whose part the name has.
+    fn name_for(
+        &self,
+        manager: &str,
+        workspace: (&str, WorkspaceId),
+    ) -> Result<String, NamespaceError>;
+
+    /// The namespace of work whose workspace is not bound and whose pool has none; `None` = it is not known yet.
+    fn default_of(&self, manager: &str) -> Option<String>;
+
+    /// Whether tasks can run in a namespace.
+    ///
+    /// # Errors
+    /// They cannot, or it is not known.
+    fn check(
+        &self,
+        request: &NamespaceRequest,
+    ) -> impl Future<Output = Result<(), NamespaceError>> + Send;
+
+    /// Has a manager do now what rows want of its namespaces.
+    ///
+    /// # Errors
+    /// Something of that has failed, and is tried again later.
+    fn settle(&self, manager: &str) -> impl Future<Output = Result<(), NamespaceError>> + Send;
+}
+
+/// Why a text is not the name of a namespace that work may run in; `None` = it is.
+pub fn namespace_fault(name: &str) -> Option<String> {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let has_ends = !name.starts_with('-') && !name.ends_with('-');
+    if name.is_empty() || name.len() > 63 || !has_ends || !name.chars().all(is_allowed) {
+        return Some(
+            "must have 1 to 63 lower-case letters, digits and hyphens, a letter or digit first and last".to_owned(),
+        );
+    }
+    // Pods there could be given what the parts of Kubernetes itself may do.
+    name.starts_with("kube-")
+        .then(|| "belongs to Kubernetes itself: pods of users must not run there".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_no_namespaces_for_users_are_refused() {
+        for name in ["", "Research", "a_b", "-a", "a-", "a.b", &"a".repeat(64)] {
+            let fault = namespace_fault(name).unwrap_or_default();
+            assert!(fault.contains("lower-case"), "{name}: {fault}");
+        }
+        for name in ["kube-system", "kube-public"] {
+            let fault = namespace_fault(name).unwrap_or_default();
+            assert!(fault.contains("Kubernetes itself"), "{name}: {fault}");
+        }
+        assert_eq!(namespace_fault("research-2"), None);
+    }
+}
