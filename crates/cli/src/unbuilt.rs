@@ -21,7 +21,6 @@ const NOT_BUILT: &[&str] = &[
     "trial support-bundle",
     "user rename",
     "user-group",
-    "workspace bindings",
     "workspace list-members",
 ];
 

@@ -73,11 +73,83 @@ fn workspaces_are_listed_and_shown_in_every_form() {
         pools,
         "Workspace,Available Resource Pools\nvision,\"default, gpu\"\n"
     );
-    let err = user.det(&["w", "bindings", "list", "vision"]).fails(2);
-    assert!(
-        err.contains("workspace bindings") && err.contains("not built"),
-        "{err}"
+}
+
+#[test]
+fn workspaces_are_bound_to_namespaces() {
+    let stub = master();
+    let user = User::using(&stub);
+    let binding = |namespace: &str, made: bool| {
+        json!({"namespaceBindings": {"hall": {"workspaceId": 2, "clusterName": "hall",
+            "namespace": namespace, "autoCreateNamespace": made}}})
+    };
+    let bindings = "/api/v1/workspaces/2/namespace-bindings";
+    stub.on(&format!("POST {bindings}"), ok(binding("research", false)));
+    let given = ["w", "bindings", "set", "vision", "--namespace", "research"];
+    let output = user.det(&given).ok();
+    assert_eq!(
+        output,
+        "Workspace vision is bound to namespace research of cluster hall\n"
     );
+    let body = stub.last(&format!("POST {bindings}")).json();
+    assert_eq!(body["clusterNamespaceMeta"][""]["namespace"], "research");
+    let made = [
+        "workspace",
+        "bindings",
+        "set",
+        "vision",
+        "--cluster-name",
+        "hall",
+        "--auto-create-namespace",
+    ];
+    user.det(&made).ok();
+    let body = stub.last(&format!("POST {bindings}")).json();
+    let meta = &body["clusterNamespaceMeta"]["hall"];
+    assert_eq!(
+        (&meta["autoCreateNamespace"], &meta["namespace"]),
+        (&json!(true), &Value::Null)
+    );
+    let err = user.det(&["w", "bindings", "set", "vision"]).fails(2);
+    assert!(err.contains("--auto-create-namespace"), "{err}");
+    let list = "/api/v1/workspaces/2/list-namespace-bindings";
+    stub.on(&format!("GET {list}"), ok(binding("made", true)));
+    let csv = user.det(&["w", "bindings", "ls", "vision", "--csv"]).ok();
+    assert_eq!(csv, "Cluster,Namespace,Auto-created\nhall,made,True\n");
+    stub.on(&format!("DELETE {bindings}"), ok(json!({})));
+    let words = [
+        "w",
+        "bindings",
+        "delete",
+        "vision",
+        "--cluster-name",
+        "hall",
+    ];
+    user.det(&words).ok();
+    let line = stub.last(&format!("DELETE {bindings}")).line;
+    assert!(line.contains("clusterNames=hall"), "{line}");
+    let quotas = "GET /api/v1/workspaces/2/get-k8s-resource-quotas";
+    stub.on(quotas, ok(json!({"resourceQuotas": {"hall": 4}})));
+    let csv = user
+        .det(&["w", "resource-quota", "ls", "vision", "--csv"])
+        .ok();
+    assert_eq!(csv, "Cluster,Slots\nhall,4\n");
+    let made = json!({"workspace": {"id": 3, "name": "new"}, "namespaceBindings": {}});
+    stub.on("POST /api/v1/workspaces", ok(made));
+    let words = [
+        "w",
+        "create",
+        "new",
+        "--auto-create-namespace-all-clusters",
+        "--resource-quota",
+        "3",
+    ];
+    user.det(&words).ok();
+    let body = stub.last("POST /api/v1/workspaces").json();
+    assert_eq!(
+        body["clusterNamespaceMeta"][""]["autoCreateNamespaceAllClusters"],
+        true
+    );
+    assert_eq!(body["clusterQuotaPairs"], json!({"": 3}));
 }
 
 #[test]

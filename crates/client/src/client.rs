@@ -114,6 +114,11 @@ impl Client {
         self.call(Method::DELETE, path, &Query::new(), None).await
     }
 
+    /// Deletes what `query` chooses of what is at `path`.
+    pub async fn delete_chosen(&self, path: &str, query: &Query) -> Result<Value, ClientError> {
+        self.call(Method::DELETE, path, query, None).await
+    }
+
     /// Deletes what `body` names of what is at `path`.
     pub async fn delete_listed(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
         self.call(Method::DELETE, path, &Query::new(), Some(body))

@@ -12,6 +12,7 @@ pub(crate) mod launched;
 pub(crate) mod logs;
 pub(crate) mod lookup;
 pub(crate) mod masters;
+pub(crate) mod namespaces;
 pub(crate) mod notebook;
 pub(crate) mod policies;
 pub(crate) mod pools;

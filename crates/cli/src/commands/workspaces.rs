@@ -7,6 +7,7 @@ use det_client::{Client, ClientError, Query, api_path};
 use det_config::{ConfigError, ConfigErrors, yaml};
 use serde_json::{Value, json};
 
+use crate::commands::namespaces::{self, BindingAction, NamespaceArgs};
 use crate::commands::projects::{self, ListArgs as ListProjectsArgs};
 use crate::commands::{deletion, lookup};
 use crate::context::Context;
@@ -14,7 +15,7 @@ use crate::error::CliError;
 use crate::model_files::{read_text, shown_name};
 use crate::output;
 use crate::paging::{OrderArgs, PageArgs};
-use crate::table::{FormatArgs, Listing};
+use crate::table::{Format, FormatArgs, Listing};
 use crate::values::{amount, indented, items, text};
 
 /// Options of `det workspace`.
@@ -39,6 +40,9 @@ enum WorkspaceAction {
     Create(Box<CreateArgs>),
     /// Change a workspace
     Edit(Box<EditArgs>),
+    /// Bind workspaces to Kubernetes namespaces
+    #[command(subcommand)]
+    Bindings(BindingAction),
     /// Limit the slots that work in a workspace may have at once
     #[command(subcommand)]
     ResourceQuota(QuotaAction),
@@ -237,21 +241,11 @@ struct CreateArgs {
     name: String,
     #[command(flatten)]
     settings: SettingArgs,
-    /// The same as --max-slots
+    /// Most slots in use at once in the namespace that is made for it; on agents the same as --max-slots
     #[arg(long, value_name = "N", conflicts_with = "max_slots", value_parser = limit)]
     resource_quota: Option<i64>,
-    /// Cluster that the limit or the namespace is in
-    #[arg(long, value_name = "NAME")]
-    cluster_name: Option<String>,
-    /// Kubernetes namespace of the workspace; Kubernetes is not built in this version
-    #[arg(short, long, value_name = "NAME")]
-    namespace: Option<String>,
-    /// Make a Kubernetes namespace
-    #[arg(long, conflicts_with = "namespace")]
-    auto_create_namespace: bool,
-    /// Make a Kubernetes namespace in every cluster
-    #[arg(long, conflicts_with_all = ["namespace", "auto_create_namespace", "cluster_name"])]
-    auto_create_namespace_all_clusters: bool,
+    #[command(flatten)]
+    namespace: NamespaceArgs,
 }
 
 #[derive(Debug, Args)]
@@ -278,6 +272,9 @@ enum QuotaAction {
         #[arg(long, value_name = "NAME")]
         cluster_name: Option<String>,
     },
+    /// List the limits of slots of a workspace by cluster: the lowest, of the master or of others
+    #[command(visible_alias = "ls")]
+    List(NameArgs),
 }
 
 /// Carries out `det workspace …`.
@@ -308,6 +305,10 @@ pub(crate) async fn run(args: WorkspaceArgs, context: &Context) -> Result<(), Cl
             let changed = client.patch(&path, &body).await;
             let changed = changed.map_err(|e| args.settings.as_given(e, "--name"))?;
             show(&changed["workspace"], args.settings.format)
+        }
+        WorkspaceAction::Bindings(action) => namespaces::run(action, context).await,
+        WorkspaceAction::ResourceQuota(QuotaAction::List(args)) => {
+            list_quotas(&context.session().await?.client, &args).await
         }
         WorkspaceAction::ResourceQuota(QuotaAction::Set {
             workspace_name,
@@ -415,26 +416,35 @@ async fn list_pools(client: &Client, args: &NameArgs) -> Result<(), CliError> {
     listing.print(args.format.format(), &answer["resourcePools"])
 }
 
+async fn list_quotas(client: &Client, args: &NameArgs) -> Result<(), CliError> {
+    let below = Some("get-k8s-resource-quotas");
+    let path = path_of(client, &args.workspace_name, below).await?;
+    let answer = client.get(&path, &Query::new()).await?;
+    let quotas = &answer["resourceQuotas"];
+    let mut listing = Listing::new(["Cluster", "Slots"]);
+    for (cluster, slots) in quotas.as_object().into_iter().flatten() {
+        listing.push([cluster.clone(), slots.to_string()]);
+    }
+    listing.print(args.format.format(), quotas)
+}
+
 async fn create(args: &CreateArgs, context: &Context) -> Result<(), CliError> {
     let mut body = args.settings.body()?;
     body["name"] = json!(args.name);
-    let cluster = args.cluster_name.clone().unwrap_or_default();
-    let every = args.auto_create_namespace_all_clusters;
-    if args.namespace.is_some() || args.auto_create_namespace || every {
-        body["clusterNamespaceMeta"] = json!({cluster.as_str(): {
-            "clusterName": cluster,
-            "namespace": args.namespace,
-            "autoCreateNamespace": args.auto_create_namespace,
-            "autoCreateNamespaceAllClusters": every,
-        }});
+    if let Some(namespaces) = args.namespace.body() {
+        body["clusterNamespaceMeta"] = namespaces;
     }
     if let Some(slots) = args.resource_quota {
-        body["clusterQuotaPairs"] = json!({cluster: slots});
+        body["clusterQuotaPairs"] = json!({args.namespace.cluster(): slots});
     }
     let client = context.session().await?.client;
     let made = client.post(&api_path(["workspaces"]), Some(&body)).await;
     let made = made.map_err(|e| args.settings.as_given(e, "NAME"))?;
-    show(&made["workspace"], args.settings.format)
+    show(&made["workspace"], args.settings.format)?;
+    if args.settings.format.format() == Format::Table {
+        namespaces::print_bound(&args.name, &made["namespaceBindings"])?;
+    }
+    Ok(())
 }
 
 async fn delete(context: &Context, args: &DeleteArgs) -> Result<(), CliError> {
@@ -442,7 +452,8 @@ async fn delete(context: &Context, args: &DeleteArgs) -> Result<(), CliError> {
     let client = context.session().await?.client;
     let path = path_of(&client, name, None).await?;
     let question = format!(
-        "Deleting workspace \"{name}\" deletes its projects, experiments and templates for good. \
+        "Deleting workspace \"{name}\" deletes its projects, experiments and templates for good, and with everything in it \
+         the Kubernetes namespace that was made for it, if there is one. \
          (`det workspace archive` only puts it away.) Delete it?"
     );
     deletion::delete(
