@@ -44,15 +44,21 @@ class Kubernetes:
         found = self.items("nodes")
         return {it["metadata"]["name"]: int(it["status"]["allocatable"].get("nvidia.com/gpu", 0)) for it in found}
 
-    def masters_kubeconfig(self, namespace: str) -> str:
-        """The access of a user with the very rights that the chart gives the master for tasks in a namespace; that of
-        the tests where the control plane has no such user."""
+    def has_rights(self) -> bool:
+        """Whether `masters_kubeconfig` limits the master to the rights that the chart gives it."""
+        limited = os.environ.get("K8S_TESTBED_LIMITED_KUBECONFIG", "")
+        return shutil.which("helm") is not None and os.path.isfile(limited)
+
+    def masters_kubeconfig(self, namespace: str, *settings: str) -> str:
+        """The access of a user with the very rights that the chart gives the master for tasks in a namespace, with these
+        settings (`KEY=VALUE`); that of the tests where the control plane has no such user."""
         limited = os.environ.get("K8S_TESTBED_LIMITED_KUBECONFIG", "")
         helm = shutil.which("helm")
         if helm is None or not os.path.isfile(limited):
             return self.kubeconfig
         argv = [helm, "template", "e2e", str(CHART), "--namespace", "default", "--values", str(VALUES)]
         argv += ["--set", f"resourceManager.defaultNamespace={namespace}"]
+        argv += [word for setting in settings for word in ("--set", setting)]
         done = subprocess.run(argv, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         objects = [found for found in yaml.safe_load_all(done.stdout) if found]

@@ -4,6 +4,12 @@
 - apiGroups: [""]
   resources: [nodes, pods, events]
   verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [list, watch]
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch]
@@ -23,6 +29,9 @@
 
 {{- define "determined.rules.bindings" -}}
 - apiGroups: [""]
-  resources: [namespaces, resourcequotas]
-  verbs: [get, list, create, patch]
+  resources: [namespaces]
+  verbs: [list, watch, create, delete]
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [get, create, patch, delete]
 {{- end -}}
