@@ -43,7 +43,7 @@ def master(control_plane: Kubernetes, namespaces: tuple[str, str]) -> Iterator[C
     manager = {
         "type": "kubernetes",
         "cluster_name": "lab",
-        "kubeconfig_path": control_plane.masters_kubeconfig(),
+        "kubeconfig_path": control_plane.masters_kubeconfig(namespaces[0], "rbac.profile=cluster"),
         "default_namespace": namespaces[0],
         "max_slots_per_pod": max(control_plane.nodes().values()),
         "determined_master_host": "master.invalid",
@@ -107,7 +107,7 @@ def test_a_namespace_is_made_for_a_workspace_with_its_quota(master: Cluster, con
     if control_plane.has_rights():
         made = master.client("w", "create", "refused", "--auto-create-namespace", env=ADMIN, check=False)
         refused(made, "may not create namespaces")
-    control_plane.masters_kubeconfig("rbac.workspaceBindings=true")
+    control_plane.masters_kubeconfig("default", "rbac.profile=cluster", "rbac.workspaceBindings=true")
     words = ("w", "create", "oceans", "--auto-create-namespace", "--resource-quota", "2")
     made = master.client(*words, env=ADMIN).out
     name = made.rsplit("is bound to namespace ", 1)[1].split()[0]

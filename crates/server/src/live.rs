@@ -28,7 +28,7 @@ use det_taskspec::TaskKind;
 use fits::Fits;
 pub(crate) use fits::{request, request_in, request_of};
 use planned::{entry, place_snapshot, work};
-pub(crate) use planned::{host_ports, older_services};
+pub(crate) use planned::{host_ports, namespaces, older_services};
 
 use crate::labels::TaskLabel;
 
@@ -663,13 +663,6 @@ impl LiveCache {
             .filter(|(_, allocation)| !allocation.containers.is_empty())
             .map(|(id, allocation)| (id.clone(), allocation.held()))
             .collect()
-    }
-
-    /// The namespaces that allocations of some pools were placed in.
-    pub(crate) fn namespaces(&self, is_of: impl Fn(&str) -> bool) -> BTreeSet<String> {
-        let rows = self.allocations.values().map(|allocation| &allocation.row);
-        let rows = rows.filter(|row| is_of(&row.resource_pool));
-        rows.filter_map(|row| row.namespace.clone()).collect()
     }
 
     /// The workspace of an allocation's job.

@@ -140,12 +140,6 @@ impl Homes {
         made.next().map(|row| row.namespace.as_str())
     }
 
-    /// Whether a namespace of a cluster is made by the master.
-    pub(crate) fn is_made(&self, cluster: &str, namespace: &str) -> bool {
-        let mut made = self.made.iter().filter(|row| !row.removed);
-        made.any(|row| row.cluster_name == cluster && row.namespace == namespace)
-    }
-
     /// What is wanted of the namespaces of a cluster. `in_use` = those of attempts that have not ended.
     pub(crate) fn namespaces(&self, cluster: &str, in_use: BTreeSet<String>) -> Namespaces {
         let mut bound: BTreeMap<String, Bound> = BTreeMap::new();

@@ -24,7 +24,7 @@ use crate::app::workspaces::HomeChanges;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::{Subscription, Topic};
 use crate::leases::{ConnectedPlaces, Lease};
-use crate::live::{self, Live, LiveCache};
+use crate::live::{self, Live, LiveCache, namespaces as namespaces_in};
 
 /// The places of all resource managers. Cheap to clone.
 #[derive(Clone)]
@@ -332,7 +332,7 @@ impl NamespaceCore for Places {
         let pools = pools.flat_map(|it| it.pools.iter().map(|pool| pool.name.clone()));
         let pools: BTreeSet<String> = pools.collect();
         let in_use = self.live.look(&self.context.store, |cache| {
-            cache.namespaces(|pool| pools.contains(pool))
+            namespaces_in(cache, |pool| pools.contains(pool))
         });
         let in_use = in_use.await?;
         Ok(self.homes.known().namespaces(manager, in_use))

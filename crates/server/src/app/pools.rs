@@ -56,11 +56,6 @@ impl Pools {
         Some(look(manager, pool))
     }
 
-    /// The name of a pool's resource manager; `None` = the pool is not configured.
-    pub(crate) fn manager_of(&self, pool: &str) -> Option<String> {
-        self.look(pool, |manager, _| manager.name.clone())
-    }
-
     /// Whether a pool is configured, whatever its manager.
     pub(crate) fn is_configured(&self, name: &str) -> bool {
         self.look(name, |_, _| ()).is_some()

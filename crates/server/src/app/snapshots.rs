@@ -16,7 +16,7 @@ use crate::live::{Live, LiveCache};
 pub struct Snapshots {
     pub(super) context: Context,
     pub(super) live: Live,
-    managers: Managers,
+    pub(super) managers: Managers,
     pools: Pools,
     pub(super) homes: KnownHomes,
 }

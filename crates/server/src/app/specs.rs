@@ -130,10 +130,7 @@ impl Specs {
             resource_pool: allocation.resource_pool.clone(),
             workspace_id: job.workspace_id,
             namespace: allocation.namespace.clone().map(|name| PlacedNamespace {
-                made: self
-                    .pools
-                    .manager_of(&allocation.resource_pool)
-                    .is_some_and(|manager| homes.is_made(&manager, &name)),
+                made: homes.made_for(job.workspace_id) == Some(name.as_str()),
                 name,
             }),
             workspace_name: workspace.map_or_else(String::new, |row| row.name.clone()),

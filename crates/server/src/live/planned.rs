@@ -1,5 +1,6 @@
 //! Live rows in the form that the planner gets.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use det_ids::{Micros, PlaceId, TaskId};
@@ -52,6 +53,13 @@ pub(super) fn place_snapshot<'a>(
         slot.state = SlotState::Draining(None);
     }
     snapshot
+}
+
+/// The Kubernetes namespaces that allocations of some pools were placed in.
+pub(crate) fn namespaces(cache: &LiveCache, is_of: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let rows = cache.allocations.values().map(|allocation| &allocation.row);
+    let rows = rows.filter(|row| is_of(&row.resource_pool));
+    rows.filter_map(|row| row.namespace.clone()).collect()
 }
 
 /// The ports that live allocations have, on the hosts that there are. `reserved` are given to none.

@@ -175,7 +175,7 @@ impl Scheduling {
         placements: &[Placement],
     ) -> BTreeMap<AllocationId, String> {
         let homes = self.snapshots.homes.get();
-        let Some(manager) = self.pools.manager_of(pool) else {
+        let Some((manager, _)) = self.snapshots.managers.of_pool(pool) else {
             return BTreeMap::new();
         };
         let placed = placements.iter().map(|it| &it.allocation_id);
