@@ -45,7 +45,7 @@ pub(crate) struct Desk {
     pub(crate) slots: SlotResource,
     /// Namespace of tasks whose workspace and pool have none.
     pub(crate) default: String,
-    pub(crate) settle: mpsc::Sender<SettleRequest>,
+    pub(crate) carry_out: mpsc::Sender<SettleRequest>,
 }
 
 impl ClusterNamespaces {
@@ -88,7 +88,7 @@ impl NamespaceAccess for ClusterNamespaces {
         check.quotas().await
     }
 
-    async fn settle(&self, manager: &str) -> Result<(), NamespaceError> {
+    async fn carry_out(&self, manager: &str) -> Result<(), NamespaceError> {
         let desk = self.desk(manager)?;
         let (sender, answer) = oneshot::channel();
         let ended = || {
@@ -96,9 +96,9 @@ impl NamespaceAccess for ClusterNamespaces {
                 "resource manager \"{manager}\" is being restarted"
             ))
         };
-        desk.settle.send(sender).await.map_err(|_| ended())?;
-        let settled = answer.await.map_err(|_| ended())?;
-        settled.map_err(NamespaceError::Unavailable)
+        desk.carry_out.send(sender).await.map_err(|_| ended())?;
+        let carried_out = answer.await.map_err(|_| ended())?;
+        carried_out.map_err(NamespaceError::Unavailable)
     }
 }
 

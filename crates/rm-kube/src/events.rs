@@ -129,7 +129,7 @@ impl Observer {
         }
     }
 
-    /// An object is known now: events that came before it are taken in.
+    /// An object is known now: events that came before it are applied.
     pub(crate) fn notice_early(&mut self, object: &Value) {
         if self.early.0.is_empty() {
             return;
@@ -145,7 +145,7 @@ impl Observer {
     }
 }
 
-/// Takes in an event; whether it is about something that is known.
+/// Applies an event; whether it is about something that is known.
 fn notice(observer: &mut Observer, note: &Note) -> bool {
     let Some(id) = note.container(&observer.books) else {
         return false;

@@ -29,7 +29,7 @@ use crate::watches::{Seen, one};
 /// Pauses before what failed is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Requests to settle that wait at most; others wait to be taken.
+/// Requests to carry out that wait at most; others wait to be taken.
 const WAITING: usize = 16;
 
 /// Keeps the namespaces of one cluster.
@@ -79,7 +79,7 @@ impl<C: NamespaceCore> Keeper<C> {
         (cluster_id, slots): (&str, &SlotResource),
         api: &KubeApi,
     ) -> (Self, Desk) {
-        let (settle, requests) = mpsc::channel(WAITING);
+        let (carry_out, requests) = mpsc::channel(WAITING);
         let keeper = Self {
             changes: core.namespace_changes(),
             core,
@@ -100,7 +100,7 @@ impl<C: NamespaceCore> Keeper<C> {
             cluster_id: cluster_id.to_owned(),
             slots: slots.clone(),
             default: default.to_owned(),
-            settle,
+            carry_out,
         };
         (keeper, desk)
     }
@@ -240,7 +240,7 @@ impl<C: NamespaceCore> Keeper<C> {
             }
             return self.report();
         }
-        let outcome = self.settle().await;
+        let outcome = self.carry_out().await;
         self.report();
         match outcome {
             Ok(()) => {
@@ -254,7 +254,7 @@ impl<C: NamespaceCore> Keeper<C> {
     }
 
     /// Does everything that can be done; the first failure is returned.
-    async fn settle(&mut self) -> Result<(), String> {
+    async fn carry_out(&mut self) -> Result<(), String> {
         let mut outcome = Ok(());
         let bound: Vec<(String, Bound)> = self.wanted.bound.clone().into_iter().collect();
         for (namespace, bound) in bound {

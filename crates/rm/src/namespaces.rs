@@ -105,7 +105,7 @@ pub trait NamespaceAccess: Send + Sync + 'static {
     ///
     /// # Errors
     /// Something of that has failed, and is tried again later.
-    fn settle(&self, manager: &str) -> impl Future<Output = Result<(), NamespaceError>> + Send;
+    fn carry_out(&self, manager: &str) -> impl Future<Output = Result<(), NamespaceError>> + Send;
 }
 
 /// Why a text is not the name of a namespace that work may run in; `None` = it is.

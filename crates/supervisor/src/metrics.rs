@@ -44,7 +44,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the last report may take once the task has ended.
 const LAST_WAIT: Duration = Duration::from_secs(2);
 
-/// What is measured.
+/// The subject of a measurement, for which reports are made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Measured {
     /// A run of a trial.
@@ -70,7 +70,7 @@ impl Measured {
         }
     }
 
-    /// Where reports go.
+    /// Path of the API that reports are sent to.
     fn path(self, task_id: &str) -> String {
         match self {
             Self::Trial(of) => format!("/api/v1/trials/{}/system_metrics", of.trial_id),

@@ -32,7 +32,7 @@ async fn has_lines(scene: &Scene, id: &ContainerId, expected: &[String]) {
 }
 
 /// The manager has seen everything up to now: an event that it notes comes last.
-async fn settle(scene: &Scene, id: &ContainerId, pod: &Value) {
+async fn all_is_seen(scene: &Scene, id: &ContainerId, pod: &Value) {
     let last = event("last", pod, "Pod", ("Pulled", "the last one"));
     scene.api.create("v1/events", "default", last);
     let has = |core: &TestCore| {
@@ -70,7 +70,7 @@ async fn events_of_a_pod_and_its_job_are_lines_once_each() {
         let event = event(&format!("e{number}"), of, kind, what);
         scene.api.create("v1/events", &pod.namespace, event);
     }
-    settle(&scene, &id, &pod.object).await;
+    all_is_seen(&scene, &id, &pod.object).await;
     let mut lines = scene.core.notes(&id);
     lines.sort();
     let (name, job) = (&pod.name, named(&job).1);
@@ -96,7 +96,7 @@ async fn events_of_pods_that_are_not_ours_are_no_lines() {
     earlier["metadata"]["uid"] = "another".into();
     let earlier = event("f", &earlier, "Pod", ("Started", "of earlier"));
     scene.api.create("v1/events", "default", earlier);
-    settle(&scene, &id, &pod.object).await;
+    all_is_seen(&scene, &id, &pod.object).await;
     has_lines(&scene, &id, &[format!("Pod {}: the last one", pod.name)]).await;
 }
 

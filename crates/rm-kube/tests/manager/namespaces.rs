@@ -125,7 +125,7 @@ async fn a_task_runs_in_the_namespace_that_it_was_placed_in() {
 async fn a_namespace_is_made_with_its_quota_and_kept() {
     let scene = Scene::with_nodes(&[("a", 2)]).await;
     make(&scene.core, "vision", Some(4));
-    scene.desks.settle("k").await.unwrap();
+    scene.desks.carry_out("k").await.unwrap();
     exists(&scene, "vision", true).await;
     has_quota(&scene, "vision", Some("4")).await;
     has_limit(&scene, Some(4)).await;
@@ -135,7 +135,7 @@ async fn a_namespace_is_made_with_its_quota_and_kept() {
     assert_eq!(labels["determined.ai/workspace_id"], "7");
     // Once more: nothing is left to do.
     let asked = scene.api.requests().len();
-    scene.desks.settle("k").await.unwrap();
+    scene.desks.carry_out("k").await.unwrap();
     let later = scene.api.requests().split_off(asked);
     let writes = later.iter().filter(|it| it.method != "GET");
     assert_eq!(writes.count(), 0, "{later:?}");
@@ -161,7 +161,7 @@ async fn a_namespace_that_existed_before_is_never_taken_or_deleted() {
     let scene = Scene::with_nodes(&[("a", 2)]).await;
     namespace(&scene, "vision");
     make(&scene.core, "vision", Some(4));
-    let error = scene.desks.settle("k").await.unwrap_err().to_string();
+    let error = scene.desks.carry_out("k").await.unwrap_err().to_string();
     assert!(error.contains("not made by this master"), "{error}");
     let (message, hint) = refusal(&scene, request("vision", true, None)).await;
     assert!(message.contains("exists, and was not made"), "{message}");
@@ -181,7 +181,7 @@ async fn a_namespace_that_existed_before_is_never_taken_or_deleted() {
 async fn a_namespace_that_was_made_goes_with_its_workspace() {
     let scene = Scene::with_nodes(&[("a", 2)]).await;
     make(&scene.core, "vision", Some(4));
-    scene.desks.settle("k").await.unwrap();
+    scene.desks.carry_out("k").await.unwrap();
     scene.core.want_namespaces(|wanted| {
         wanted.bound.clear();
         wanted.removed.insert("vision".to_owned());
@@ -205,7 +205,7 @@ async fn the_lowest_quota_counts_those_of_others_included() {
     scene.core.want_namespaces(|wanted| wanted.bound.clear());
     has_limit(&scene, None).await;
     make(&scene.core, "vision", Some(4));
-    scene.desks.settle("k").await.unwrap();
+    scene.desks.carry_out("k").await.unwrap();
     quota(&scene, "vision", "of-the-institute", 2);
     has_limit(&scene, Some(2)).await;
     has_quota(&scene, "vision", Some("4")).await;
@@ -265,7 +265,7 @@ async fn a_task_waits_for_a_namespace_that_is_still_to_be_made() {
     let faults = scene.api.faults();
     faults.forbid("create", "", "namespaces", None);
     make(&scene.core, "vision", None);
-    let error = scene.desks.settle("k").await.unwrap_err().to_string();
+    let error = scene.desks.carry_out("k").await.unwrap_err().to_string();
     assert!(error.contains("could not be made"), "{error}");
     scene.core.put_in_namespace("c", placed("vision", true));
     let id = scene.core.place("a", "c", 2);
@@ -293,7 +293,7 @@ async fn without_bindings_no_right_for_namespaces_is_used() {
     scene.runs(&id).await;
     scene.exits(&id, 0).await;
     scene.is_empty().await;
-    scene.desks.settle("k").await.unwrap();
+    scene.desks.carry_out("k").await.unwrap();
     let requests = scene.api.requests();
     let of_namespaces = requests
         .iter()

@@ -28,7 +28,7 @@ trait AnyAccess: Send + Sync {
         request: &'a NamespaceRequest,
     ) -> BoxFuture<'a, Result<(), NamespaceError>>;
 
-    fn settle<'a>(&'a self, manager: &'a str) -> BoxFuture<'a, Result<(), NamespaceError>>;
+    fn carry_out<'a>(&'a self, manager: &'a str) -> BoxFuture<'a, Result<(), NamespaceError>>;
 }
 
 impl<A: NamespaceAccess> AnyAccess for A {
@@ -51,8 +51,8 @@ impl<A: NamespaceAccess> AnyAccess for A {
         NamespaceAccess::check(self, request).boxed()
     }
 
-    fn settle<'a>(&'a self, manager: &'a str) -> BoxFuture<'a, Result<(), NamespaceError>> {
-        NamespaceAccess::settle(self, manager).boxed()
+    fn carry_out<'a>(&'a self, manager: &'a str) -> BoxFuture<'a, Result<(), NamespaceError>> {
+        NamespaceAccess::carry_out(self, manager).boxed()
     }
 }
 
@@ -90,8 +90,8 @@ impl ClusterAccess {
     }
 
     /// Has a manager do now what rows want of its namespaces; fails if something of that has failed, which is tried again.
-    pub(crate) async fn settle(&self, manager: &str) -> AppResult<()> {
-        in_time(manager, self.driver.settle(manager)).await
+    pub(crate) async fn carry_out(&self, manager: &str) -> AppResult<()> {
+        in_time(manager, self.driver.carry_out(manager)).await
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn request_in(cache: &LiveCache, row: &AllocationRow, pool: &str) -> 
     asked(row, cache.fits.misfits(pool, demands))
 }
 
-/// Takes in what managers know of their places, and adds the allocations to what was touched for which that matters.
+/// Applies what managers know of their places, and adds the allocations to what was touched for which that matters.
 pub(super) fn take_in(cache: &mut LiveCache, fits: Fits, touched: &mut CacheChanges) {
     let before = std::mem::replace(&mut cache.fits, fits);
     let have_changed = before != cache.fits;

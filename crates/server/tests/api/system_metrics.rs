@@ -508,7 +508,7 @@ async fn what_is_measured_of_a_command_is_stored_once_and_read_by_group_and_page
         json!({"a1": {"/": {"disk_util": 40.5}}})
     );
 
-    // More than a page has: each answer says where to go on.
+    // More than a page has: each answer has the place to go on from.
     for number in 4..=210 {
         task.post(&path, of_container(number..=number)).await.ok();
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_authz::{Kind, Permission};
 use det_config::master::ManagerKind;
 use det_ids::WorkspaceId;
-use det_lifecycle::record::EventKind;
+use det_lifecycle::record::{ActorName, EventKind};
 use det_rm::{NamespaceRequest, namespace_fault};
 use det_store::WriteTx;
 use det_store::namespaces::{self, BindingRow};
@@ -406,8 +406,8 @@ impl WorkspaceNamespaces {
         self.store(actor, id, rows.clone()).await?;
         let made = rows.iter().filter(|row| row.auto_create);
         for row in made {
-            let settled = self.clusters.settle(&row.cluster_name).await;
-            settled.map_err(|error| {
+            let carried_out = self.clusters.carry_out(&row.cluster_name).await;
+            carried_out.map_err(|error| {
                 let text = format!(
                     "the workspace is bound to namespace \"{}\" of cluster \"{}\", which is not as wanted yet: {error}",
                     row.namespace, row.cluster_name
@@ -447,7 +447,7 @@ impl WorkspaceNamespaces {
     async fn record(
         &self,
         tx: &mut WriteTx,
-        actor: &str,
+        actor: &ActorName,
         row: &WorkspaceRow,
         namespaces: serde_json::Map<String, Value>,
     ) -> AppResult<()> {
