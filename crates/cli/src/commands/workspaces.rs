@@ -423,6 +423,8 @@ async fn list_quotas(client: &Client, args: &NameArgs) -> Result<(), CliError> {
     let quotas = &answer["resourceQuotas"];
     let mut listing = Listing::new(["Cluster", "Slots"]);
     for (cluster, slots) in quotas.as_object().into_iter().flatten() {
+        // The API has a fraction for them, which is never there.
+        let slots = slots.as_f64().unwrap_or_default();
         listing.push([cluster.clone(), slots.to_string()]);
     }
     listing.print(args.format.format(), quotas)

@@ -69,7 +69,7 @@ async fn refusal(scene: &Scene, asked: NamespaceRequest) -> (String, String) {
 }
 
 /// The slots that the quota of a namespace that is made allows; `None` = it has none.
-fn slots(objects: &Objects<'_>, namespace: &str) -> Option<Value> {
+fn slots(objects: Objects<'_>, namespace: &str) -> Option<Value> {
     let name = format!("{namespace}-quota");
     let quota = objects.get("v1/resourcequotas", namespace, &name)?;
     Some(quota["spec"]["hard"]["requests.nvidia.com/gpu"].clone())
@@ -78,7 +78,7 @@ fn slots(objects: &Objects<'_>, namespace: &str) -> Option<Value> {
 async fn has_quota(scene: &Scene, namespace: &str, wanted: Option<&str>) {
     let wanted = wanted.map(Value::from);
     let what = format!("the quota of {namespace} is {wanted:?}");
-    let is_so = |objects: &Objects<'_>| slots(objects, namespace) == wanted;
+    let is_so = |objects: &Objects<'_>| slots(*objects, namespace) == wanted;
     scene.api.until(&what, is_so).await;
 }
 

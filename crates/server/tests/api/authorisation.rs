@@ -591,6 +591,12 @@ fn class(status: u16, body: &Value) -> String {
     }
 }
 
+/// Operations that succeed only where there is a Kubernetes cluster: `namespaces.rs` shows that.
+const IN_KUBERNETES: &[&str] = &[
+    "DeleteWorkspaceNamespaceBindings",
+    "SetWorkspaceNamespaceBindings",
+];
+
 #[tokio::test]
 async fn everybody_may_do_what_the_table_says_and_no_more() {
     let mut world = World::new().await;
@@ -622,7 +628,8 @@ async fn everybody_may_do_what_the_table_says_and_no_more() {
                 answered.push(reply);
             }
         }
-        if !answered.iter().any(|reply| reply.status == 200) {
+        let is_possible = !IN_KUBERNETES.contains(&name);
+        if is_possible && !answered.iter().any(|reply| reply.status == 200) {
             wrong.push(format!("{name} never succeeded: {answered:?}"));
         }
     }

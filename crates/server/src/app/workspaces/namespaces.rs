@@ -53,8 +53,8 @@ struct Wanted {
     cluster: String,
     /// `None` = the master makes one.
     namespace: Option<String>,
-    /// See [`NamespaceChoice::quota`], -1 turned into no limit.
-    quota: Option<Option<u32>>,
+    /// See [`NamespaceChoice::quota`]; at most [`u32::MAX`].
+    quota: Option<i64>,
 }
 
 /// Namespaces of workspaces as administrators bind them. Cheap to clone.
@@ -316,10 +316,9 @@ impl WorkspaceNamespaces {
             if let Some(fault) = choice.namespace.as_deref().and_then(namespace_fault) {
                 errors.add(&format!("{field}.namespace"), fault);
             }
-            let quota = choice
-                .quota
-                .map(|slots| errors.limit(&format!("{field}.resourceQuota"), slots));
-            let quota = quota.map(|most| most.and_then(|most| u32::try_from(most).ok()));
+            if let Some(slots) = choice.quota {
+                errors.limit(&format!("{field}.resourceQuota"), slots);
+            }
             let clusters = if choice.in_all_clusters {
                 all.clone()
             } else {
@@ -335,7 +334,7 @@ impl WorkspaceNamespaces {
                 let wanted = Wanted {
                     cluster: cluster.clone(),
                     namespace: choice.namespace.clone(),
-                    quota,
+                    quota: choice.quota,
                 };
                 if by_cluster.insert(cluster, wanted).is_some() {
                     errors.add(&field, "names a cluster that is named twice");
@@ -363,7 +362,7 @@ impl WorkspaceNamespaces {
             manager: wanted.cluster.clone(),
             namespace,
             made: wanted.namespace.is_none(),
-            quota: wanted.quota.flatten(),
+            quota: wanted.quota.and_then(|slots| u32::try_from(slots).ok()),
         };
         self.clusters.check(&request).await?;
         Ok(request.namespace)
@@ -395,7 +394,7 @@ impl WorkspaceNamespaces {
                 namespace,
                 auto_create: wanted.namespace.is_none(),
                 quota: match wanted.quota {
-                    Some(quota) => quota.map(i64::from),
+                    Some(slots) => Some(slots).filter(|slots| *slots >= 0),
                     None => before.and_then(|row| row.quota),
                 },
             });
