@@ -382,6 +382,7 @@ CREATE TABLE checkpoint_removals (
     task_id TEXT PRIMARY KEY,
     experiment_id BIGINT NOT NULL
 );
+CREATE INDEX experiments_unmanaged ON experiments (owner_id, trial_count) WHERE unmanaged;
 CREATE TABLE task_metrics (
     task_id TEXT NOT NULL,
     total BIGINT NOT NULL,
@@ -391,7 +392,6 @@ CREATE TABLE task_metrics (
     PRIMARY KEY (task_id, total)
 );
 CREATE INDEX task_metrics_by_container ON task_metrics (task_id, container_id, last_number);
-CREATE INDEX experiments_unmanaged ON experiments (owner_id, trial_count) WHERE unmanaged;
 CREATE TABLE workspace_namespace_bindings (
     workspace_id BIGINT NOT NULL REFERENCES workspaces (id),
     cluster_name TEXT NOT NULL,

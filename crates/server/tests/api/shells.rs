@@ -180,12 +180,12 @@ async fn shells_on_one_host_have_different_ports_and_those_on_others_may_have_th
         reason.contains("no port is left for the service of the task: services of other tasks on its host have all from 3200 to 3499"),
         "{reason}"
     );
-    drop(beside);
     let admin = cluster.admin().await;
     admin
         .post("/api/v1/agents/a2/disable", Value::Null)
         .await
         .ok();
+    drop(beside);
 
     let mut elsewhere = cluster.agent("b1-on-10.0.0.9", 1).await;
     let fourth = id_of(&launch(&ada, with_slot()).await);
