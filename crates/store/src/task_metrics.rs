@@ -56,7 +56,7 @@ impl MeasurementChunk {
 }
 
 /// Stores what was measured in a container of a task, in the order of the numbers; what is stored already is passed over.
-/// What the task has beyond [`MOST_BYTES`] is deleted, the oldest first.
+/// What the task has beyond [`MOST_BYTES`] is deleted, the oldest first, but for the chunk that the bound falls into.
 pub async fn append(
     conn: &mut Conn<'_>,
     task_id: &TaskId,
