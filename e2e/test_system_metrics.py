@@ -95,7 +95,7 @@ def test_tasks_of_other_kinds_are_measured_too(cluster: Cluster) -> None:
     agent = cluster.agents[0].name
     for task in (command, created):
 
-        def measured() -> Any:
+        def measured(task: str = task) -> Any:
             rows = cluster.run_det("task", "metrics", task[:13], "--json").json()
             return {row["metric"]: row for row in rows} or None
 

@@ -18,10 +18,8 @@ pub(super) struct Fits(pub(super) BTreeMap<String, Arc<dyn Fit>>);
 
 impl PartialEq for Fits {
     fn eq(&self, other: &Self) -> bool {
-        let same = |(a, b): ((&String, &Arc<dyn Fit>), (&String, &Arc<dyn Fit>))| {
-            a.0 == b.0 && Arc::ptr_eq(a.1, b.1)
-        };
-        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(same)
+        let mut pairs = self.0.iter().zip(&other.0);
+        self.0.len() == other.0.len() && pairs.all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(a.1, b.1))
     }
 }
 

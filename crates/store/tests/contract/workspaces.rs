@@ -243,7 +243,7 @@ pub(crate) async fn namespaces_that_were_made_outlive_their_workspace(world: &Wo
         removed: false,
     };
     let stored = read!(world, conn => namespaces::made(conn).await);
-    assert_eq!(stored, [made.clone()]);
+    assert_eq!(stored, std::slice::from_ref(&made));
     // It is not to go, and cannot be forgotten.
     change!(world, conn => namespaces::forget(conn, "hall", "made").await);
     change!(world, conn => workspaces::delete(conn, id).await);
