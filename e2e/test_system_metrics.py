@@ -91,7 +91,7 @@ def test_tasks_of_other_kinds_are_measured_too(cluster: Cluster) -> None:
     profiled = ("--config", "profiling.enabled=true", "--config", "resources.slots=0")
     command = cluster.run_det("cmd", "run", "-d", *profiled, "echo done").out.split()[-1]
     generic = {"entrypoint": ["sh", "-c", "echo done"], "resources": {"slots": 0}, **PROFILED}
-    created = cluster.run_det("task", "create", "--detach", cluster.write_config(generic)).out.split()[-1]
+    created = cluster.run_det("task", "create", cluster.write_config(generic)).out.split()[-1]
     agent = cluster.agents[0].name
     for task in (command, created):
 
