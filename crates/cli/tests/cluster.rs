@@ -12,11 +12,11 @@ fn cluster() -> StubMaster {
         let (usage, fault) = match container {
             Value::Null => (Value::Null, "it is hot"),
             _ => (
-                json!({"utilizationPercent": 35, "memoryUsedBytes": 2_i64 << 30, "memoryBytes": 80_i64 << 30}),
+                json!({"utilizationPercent": 35, "memoryUsedBytes": 2_i64 << 30, "memoryBytes": 80_i64 << 30, "celsius": 56}),
                 "",
             ),
         };
-        json!({"id": id, "device": {"id": 0, "brand": "H200", "type": "TYPE_CUDA", "uuid": "u"},
+        json!({"id": id, "device": {"id": 0, "brand": "H200", "type": "TYPE_CUDA", "uuid": "GPU-7b4ef7f3"},
                "enabled": true, "draining": false, "container": container, "usage": usage, "fault": fault})
     };
     stub.on(
@@ -136,9 +136,14 @@ fn slots_show_who_is_on_them() {
     let user = User::using(&stub);
     assert_eq!(
         user.det(&["slot", "list", "--csv"]).ok(),
-        "Agent ID,Resource Pool,Slot ID,Enabled,Draining,Allocation ID,Task Name,Type,Device,Utilization,Memory,Fault\n\
-         a,default,0,True,False,7.r.1,Experiment 7,cuda,H200,35%,2.0GB of 80.0GB,\n\
-         a,default,1,True,False,FREE,FREE,cuda,H200,,,it is hot\n"
+        "Agent ID,Resource Pool,Slot ID,Enabled,Draining,Allocation ID,Task Name,Type,Device,Utilization,Memory,Temperature,Fault\n\
+         a,default,0,True,False,7.r.1,Experiment 7,cuda,H200,35%,2.0GB of 80.0GB,56°C,\n\
+         a,default,1,True,False,FREE,FREE,cuda,H200,,,,it is hot\n"
+    );
+    let objects: Value = serde_json::from_str(&user.det(&["slot", "ls", "--json"]).ok()).unwrap();
+    assert_eq!(
+        [&objects[0]["uuid"], &objects[0]["temperature"]],
+        ["GPU-7b4ef7f3", "56°C"]
     );
     assert_eq!(
         user.det(&["s", "disable", "a", "1"]).ok(),

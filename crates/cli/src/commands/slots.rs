@@ -79,6 +79,7 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
         ("device", "Device"),
         ("utilization", "Utilization"),
         ("memory", "Memory"),
+        ("temperature", "Temperature"),
         ("fault", "Fault"),
     ];
     let tasks = tasks::all(client).await?;
@@ -110,16 +111,18 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
                 slot["device"]["brand"].clone(),
                 json!(utilization(&slot["usage"])),
                 json!(memory(&slot["usage"])),
+                json!(temperature(&slot["usage"])),
                 slot["fault"].clone(),
             ];
             listing.push(cells.iter().map(plain));
-            objects.push(
-                columns
-                    .iter()
-                    .map(|(name, _)| (*name).to_owned())
-                    .zip(cells)
-                    .collect::<serde_json::Map<_, _>>(),
-            );
+            let mut object: serde_json::Map<_, _> = columns
+                .iter()
+                .map(|(name, _)| (*name).to_owned())
+                .zip(cells)
+                .collect();
+            // As tasks see it in CUDA_VISIBLE_DEVICES. It would be the widest column of the table.
+            object.insert("uuid".to_owned(), slot["device"]["uuid"].clone());
+            objects.push(object);
         }
     }
     listing.print(format, &objects)
@@ -156,6 +159,14 @@ fn memory(usage: &Value) -> String {
     ) {
         (Some(used), Some(all)) => format!("{} of {}", size(used), size(all)),
         _ => String::new(),
+    }
+}
+
+/// How warm a device is; nothing where its agent does not report it.
+fn temperature(usage: &Value) -> String {
+    match usage["celsius"].as_i64() {
+        Some(celsius) => format!("{celsius}°C"),
+        None => String::new(),
     }
 }
 
