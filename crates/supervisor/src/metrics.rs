@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use det_taskspec::{SHARED_FS_DIR, Sampling, Script, SystemMetrics, variables as v};
+use det_taskspec::{RUN_DIR, SHARED_FS_DIR, Sampling, Script, SystemMetrics, variables as v};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -27,7 +27,7 @@ use crate::report::Diagnostics;
 use crate::setup::Setup;
 
 use averages::Averages;
-use machine::Machine;
+use machine::{Machine, Volume};
 
 /// Reports that wait for the master at most: an hour of them. Older ones make way.
 const MOST_WAITING: usize = 360;
@@ -102,10 +102,15 @@ impl MetricsCollection {
             let every = settings.sample_seconds.max(1);
             gpus::watch(&setup.env, visible, every, &gpus, &setup.diagnostics);
         }
+        let root = Volume {
+            name: "/",
+            // The root of a sandbox holds mount points only, and is never full.
+            path: if setup.in_sandbox { RUN_DIR } else { "/" },
+        };
         let machine = Machine::new(
             Path::new("/proc"),
             OwnGroup::find(setup.in_sandbox),
-            &["/", SHARED_FS_DIR],
+            &[root, Volume::at(SHARED_FS_DIR)],
         );
         let (stop, stopped) = mpsc::channel();
         let (finished, done) = mpsc::channel::<()>();

@@ -20,11 +20,27 @@ pub(crate) struct Machine {
     proc: PathBuf,
     /// The control group of the task alone, if it has one.
     group: Option<OwnGroup>,
-    /// Paths whose file systems are looked at.
-    paths: Vec<String>,
+    /// File systems that are looked at.
+    volumes: Vec<Volume>,
     /// How many processors the host has.
     processors: f64,
     before: Option<(Instant, Counters)>,
+}
+
+/// A file system whose filling is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Volume {
+    /// The path that reports name.
+    pub(crate) name: &'static str,
+    /// A path in it.
+    pub(crate) path: &'static str,
+}
+
+impl Volume {
+    /// One that is reported by the path at which it is looked at.
+    pub(crate) fn at(path: &'static str) -> Self {
+        Self { name: path, path }
+    }
 }
 
 /// Counters that only grow.
@@ -48,20 +64,16 @@ pub(crate) struct Disk {
 }
 
 impl Machine {
-    /// Reads below these roots: `/proc`, and the file systems of `paths` that exist.
-    pub(crate) fn new(proc: &Path, group: Option<OwnGroup>, paths: &[&str]) -> Self {
-        let exists = |path: &&&str| statvfs(**path).is_ok();
+    /// Reads below `proc`, and those of `volumes` that exist.
+    pub(crate) fn new(proc: &Path, group: Option<OwnGroup>, volumes: &[Volume]) -> Self {
+        let exists = |volume: &&Volume| statvfs(volume.path).is_ok();
         let processors = fs::read_to_string(proc.join("stat"))
             .map_or(0, |text| processors(&text))
             .max(1);
         Self {
             proc: proc.to_owned(),
             group,
-            paths: paths
-                .iter()
-                .filter(exists)
-                .map(|path| (*path).to_owned())
-                .collect(),
+            volumes: volumes.iter().filter(exists).copied().collect(),
             processors: f64::from(u32::try_from(processors).unwrap_or(u32::MAX)),
             before: None,
         }
@@ -81,9 +93,9 @@ impl Machine {
         if let Some(bytes) = self.free_memory() {
             into.add(Group::Memory, "memory_free", bytes);
         }
-        for path in &self.paths {
-            if let Some(percent) = used_percent(path) {
-                into.add_of(Group::Disk, path, "disk_util", percent);
+        for volume in &self.volumes {
+            if let Some(percent) = used_percent(volume.path) {
+                into.add_of(Group::Disk, volume.name, "disk_util", percent);
             }
         }
     }

@@ -59,7 +59,7 @@ fn measured(group: Option<(Files<'_>, Files<'_>)>) -> Value {
     let (earlier, later) = group.unwrap_or_default();
     write(proc.path(), EARLIER);
     write(cgroup.path(), earlier);
-    let mut machine = Machine::new(proc.path(), own, &["/no/such/path"]);
+    let mut machine = Machine::new(proc.path(), own, &[Volume::at("/no/such/path")]);
     let (start, mut averages) = (Instant::now(), Averages::default());
     machine.sample(start, &mut Averages::default());
     write(proc.path(), LATER);
