@@ -337,6 +337,13 @@ pub(crate) fn supervisor_path() -> Result<PathBuf, CliError> {
 /// Writes the Python package below `data_dir` and returns its directory. Files that have the right content already stay.
 pub(crate) fn python_package(data_dir: &Path) -> Result<PathBuf, CliError> {
     let root = data_dir.join("python");
+    if PythonPackage::iter().next().is_none() {
+        // Such a build reads the files when it runs, from the tree in which it was built.
+        tracing::warn!(
+            "this is a debug build whose sources are gone: tasks do not find the Python package \"determined\" unless \
+             their own environment has it; use a release build, or start det where it was built"
+        );
+    }
     for name in PythonPackage::iter() {
         let Some(file) = PythonPackage::get(&name) else {
             continue;
