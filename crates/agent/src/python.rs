@@ -51,6 +51,9 @@ pub(crate) async fn prepare(
     package_dir: Option<&Path>,
     bin: &Path,
 ) -> Result<TaskPython, PythonError> {
+    // Tasks, and the question to it, have working directories of their own. Links are kept: an environment is found by them.
+    let interpreter = interpreter.map(absolute);
+    let interpreter = interpreter.as_deref();
     let configured = match interpreter {
         Some(interpreter) => Some(directory_of(interpreter, bin)?),
         None => None,

@@ -60,7 +60,77 @@ pub fn demands(pod_spec: &Value) -> Option<Value> {
             spec.insert(key.to_owned(), containers.into());
         }
     }
-    (!spec.is_empty()).then(|| json!({"spec": spec}))
+    let demanded = json!({"spec": spec});
+    let is_small = demanded.to_string().len() <= MOST_BYTES;
+    (!spec.is_empty() && is_small).then_some(demanded)
+}
+
+/// The most bytes of demands, as JSON: they are kept in memory for every job that waits. What demands more is placed like
+/// what demands nothing, and kube-scheduler decides.
+const MOST_BYTES: usize = 16 << 10;
+
+/// Fields of a pod's `spec` that [`demands`] has, or that kube-scheduler does not look at.
+const KNOWN: [&str; 19] = [
+    "activeDeadlineSeconds",
+    "affinity",
+    "automountServiceAccountToken",
+    "dnsConfig",
+    "dnsPolicy",
+    "enableServiceLinks",
+    "hostAliases",
+    "imagePullSecrets",
+    "nodeName",
+    "nodeSelector",
+    "overhead",
+    "priorityClassName",
+    "resources",
+    "restartPolicy",
+    "securityContext",
+    "serviceAccountName",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+    "volumes",
+];
+
+/// Volumes that every node has.
+const EVERYWHERE: [&str; 8] = [
+    "name",
+    "configMap",
+    "downwardAPI",
+    "emptyDir",
+    "hostPath",
+    "nfs",
+    "projected",
+    "secret",
+];
+
+/// Whether [`demands`] has all by which kube-scheduler decides where pods of a pod spec go. If not, that it assigns one of
+/// them to no node shows nothing about pods of others that demand the same.
+pub fn demands_everything(pod_spec: &Value) -> bool {
+    let user = UserPod::of(Some(pod_spec));
+    let of_known = user.spec.keys().all(|key| KNOWN.contains(&key.as_str()));
+    let affinity = user.spec.get("affinity").and_then(Value::as_object);
+    let of_nodes = affinity.is_none_or(|it| it.keys().all(|key| key == "nodeAffinity"));
+    let spec = Value::Object(user.spec);
+    let is_everywhere = |volume: &Value| {
+        let fields = volume.as_object();
+        fields.is_some_and(|it| it.keys().all(|key| EVERYWHERE.contains(&key.as_str())))
+    };
+    let task = Value::Object(user.task);
+    let mut containers = user
+        .containers
+        .iter()
+        .chain(&user.init_containers)
+        .chain([&task]);
+    let takes_port = |container: &Value| {
+        let ports = json::list(container, &["ports"]).iter();
+        ports.filter_map(|port| port.get("hostPort")).count() > 0
+    };
+    of_known
+        && of_nodes
+        && json::list(&spec, &["volumes"]).iter().all(is_everywhere)
+        && !containers.any(takes_port)
+        && pod_spec.to_string().len() <= MOST_BYTES
 }
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
@@ -251,6 +321,42 @@ mod tests {
         ] {
             assert_eq!(demands(&pod_spec), expected, "{pod_spec}");
         }
+    }
+
+    #[test]
+    fn what_decides_beside_demands_is_known() {
+        let spec = |spec: Value| json!({"spec": spec});
+        for (pod_spec, expected) in [
+            (json!(null), true),
+            (
+                spec(
+                    json!({"nodeSelector": {"a": "b"}, "volumes": [{"name": "v", "emptyDir": {}}]}),
+                ),
+                true,
+            ),
+            (spec(json!({"affinity": {"nodeAffinity": {}}})), true),
+            (spec(json!({"schedulerName": "nope"})), false),
+            (spec(json!({"schedulingGates": [{"name": "g"}]})), false),
+            (spec(json!({"affinity": {"podAntiAffinity": {}}})), false),
+            (
+                spec(
+                    json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}),
+                ),
+                false,
+            ),
+            (
+                spec(json!({"containers": [{"name": "c", "ports": [{"hostPort": 80}]}]})),
+                false,
+            ),
+            (spec(json!({"a_new_field": 1})), false),
+        ] {
+            assert_eq!(demands_everything(&pod_spec), expected, "{pod_spec}");
+        }
+        let many: Vec<Value> = (0..1_000)
+            .map(|n| json!({"key": format!("taint-{n}")}))
+            .collect();
+        let large = spec(json!({"tolerations": many}));
+        assert_eq!((demands(&large), demands_everything(&large)), (None, false));
     }
 
     #[test]

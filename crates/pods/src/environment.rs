@@ -106,12 +106,6 @@ pub(crate) struct TaskVariables {
     pub(crate) kept: BTreeSet<String>,
 }
 
-/// Whether the variables hide the GPUs of the node.
-pub(crate) fn hides_gpus(env: &[Value]) -> bool {
-    env.iter()
-        .any(|entry| name(entry) == Some(v::NVIDIA_VISIBLE_DEVICES) && entry["value"] == "void")
-}
-
 /// Hides the GPUs of the node.
 pub(crate) fn hide_gpus(env: &mut Vec<Value>) {
     env.retain(|entry| name(entry) != Some(v::NVIDIA_VISIBLE_DEVICES));
@@ -121,13 +115,12 @@ pub(crate) fn hide_gpus(env: &mut Vec<Value>) {
 /// Combines the system's variables with the user's, which win but for those of the platform. What identifies the task is
 /// in its script, and stays the platform's also where a user has such a variable.
 pub(crate) fn combined(mut of_system: Vec<Value>, mut of_user: Vec<Value>) -> TaskVariables {
-    let is_platforms = |it: &str| {
-        it == v::NVIDIA_VISIBLE_DEVICES
-            || (it.starts_with(RESERVED_PREFIX) && it != DET_LOG_WAIT_TIME)
-    };
+    let is_platforms = |it: &str| it.starts_with(RESERVED_PREFIX) && it != DET_LOG_WAIT_TIME;
     of_user.retain(|entry| {
         let same = |system: &Value| name(system) == name(entry);
-        !(name(entry).is_some_and(is_platforms) && of_system.iter().any(same))
+        // Which GPUs a task sees is decided by its slots, also where the system has no value for it.
+        name(entry) != Some(v::NVIDIA_VISIBLE_DEVICES)
+            && !(name(entry).is_some_and(is_platforms) && of_system.iter().any(same))
     });
     let names = |env: &[Value]| -> BTreeSet<String> {
         let names = env.iter().filter_map(|entry| name(entry));

@@ -25,7 +25,7 @@ mod user_spec;
 
 pub use admission::admits;
 pub use affinity::{PLACEMENT_GATE, release_patch};
-pub use demands::{Misfit, Resources, demands, misfit, requests};
+pub use demands::{Misfit, Resources, demands, demands_everything, misfit, requests};
 pub use facts::{ClusterFacts, MasterCert, MasterUrl, Member, Scheduler, SlotResource};
 pub use names::{
     CLUSTER_LABEL, DRAIN_NO_EXECUTE, DRAIN_NO_SCHEDULE, SELECTOR_LABEL, drain_label, label_value,

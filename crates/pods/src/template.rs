@@ -35,6 +35,9 @@ const GRACE: &str = "terminationGracePeriodSeconds";
 /// and what autoscalers of clouds wait at most.
 const SAVING_GRACE: u64 = 600;
 
+/// The longest such time: a container beside the task's must not keep the pod's devices when its task has ended.
+const LONGEST_GRACE: u64 = 3_600;
+
 /// Seconds between SIGTERM and SIGKILL of a member's pod, with this `spec` of its user.
 fn grace_seconds(facts: &ClusterFacts, member: &Member, spec: &Object) -> u64 {
     let of_user = spec.get(GRACE).and_then(Value::as_u64);
@@ -43,7 +46,8 @@ fn grace_seconds(facts: &ClusterFacts, member: &Member, spec: &Object) -> u64 {
     } else {
         facts.default_grace_seconds.into()
     };
-    of_user.unwrap_or(usual).max(ending_seconds(member))
+    let seconds = of_user.unwrap_or(usual).min(LONGEST_GRACE);
+    seconds.max(ending_seconds(member))
 }
 
 /// Seconds that the supervisor takes at most to end a member's task, and to report that.
@@ -132,9 +136,8 @@ impl Source<'_> {
             ),
             json::take_list(&mut task, "env"),
         );
-        let hides_gpus = environment::hides_gpus(&variables.env);
         for container in containers.iter_mut().chain(&mut init_containers) {
-            without_gpus(container, hides_gpus);
+            without_gpus(container);
         }
         let own = self.own_volumes(&task);
         let task = self.task_container(task, variables.env, &own);
@@ -411,8 +414,8 @@ fn is_gpu(resource: &str) -> bool {
     resource == "amd.com/gpu" || resource.starts_with("nvidia.com/")
 }
 
-/// Takes from a container of the user what only the slots of its task give. `hides` = images must not show GPUs.
-fn without_gpus(container: &mut Value, hides: bool) {
+/// Takes from a container of the user what only the slots of its task give. Images of CUDA ask for all GPUs of the node.
+fn without_gpus(container: &mut Value) {
     let Some(container) = container.as_object_mut() else {
         return;
     };
@@ -424,11 +427,9 @@ fn without_gpus(container: &mut Value, hides: bool) {
             amounts.retain(|name, _| !is_gpu(name));
         }
     }
-    if hides {
-        let mut env = json::take_list(container, "env");
-        environment::hide_gpus(&mut env);
-        container.insert("env".to_owned(), env.into());
-    }
+    let mut env = json::take_list(container, "env");
+    environment::hide_gpus(&mut env);
+    container.insert("env".to_owned(), env.into());
 }
 
 /// A volume of the system with its place in the task's container.

@@ -168,7 +168,6 @@ impl TestCore {
     /// Containers that are placed are in this namespace. To be called before they are placed.
     pub fn put_in_namespace(&self, container: &str, namespace: PlacedNamespace) {
         self.change(|state| {
-            state.namespaces.in_use.insert(namespace.name.clone());
             let container = ContainerId::from(container);
             state.placed_in.insert(container, namespace);
         });
@@ -433,13 +432,18 @@ impl Core for TestCore {
     }
 }
 
+/// The task of a container, of which it is the first attempt.
+fn task_of(row: &Row) -> TaskId {
+    TaskId::from(format!("task of {}", row.gang))
+}
+
 /// What a container runs: a command.
 fn spec_of(
     container: &ContainerId,
     row: &Row,
     named: bool,
 ) -> Result<ContainerSpec, det_taskspec::SpecError> {
-    let task_id = TaskId::from(format!("task of {}", row.gang));
+    let task_id = task_of(row);
     let allocation_id: AllocationId = task_id.allocation(1);
     let task = TaskFacts {
         task_id,
@@ -483,7 +487,16 @@ impl NamespaceCore for TestCore {
     }
 
     async fn namespaces(&self, _manager: &str) -> Result<Namespaces, Unavailable> {
-        Ok(self.lock().namespaces.clone())
+        let state = self.lock();
+        let mut namespaces = state.namespaces.clone();
+        let live = state.rows.iter().filter(|(_, row)| !row.ended);
+        namespaces.in_use = live
+            .filter_map(|(id, row)| {
+                let namespace = state.placed_in.get(id)?.name.clone();
+                Some((task_of(row).allocation(1), namespace))
+            })
+            .collect();
+        Ok(namespaces)
     }
 
     async fn namespace_removed(&self, _manager: &str, namespace: &str) -> Result<(), Unavailable> {

@@ -82,7 +82,8 @@ pub(crate) struct Held {
 pub(crate) struct Takes {
     /// Amounts by resource.
     pub(crate) resources: Resources,
-    /// Its demands as a key, which equal demands have in common; `None` = it is not known, since it was created before a restart.
+    /// Its demands as a key, which equal demands have in common; `None` = they are not known, since it was
+    /// created before a restart, or something else decides as well where it goes.
     pub(crate) key: Option<String>,
 }
 

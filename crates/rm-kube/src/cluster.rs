@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use det_ids::{ContainerId, PlaceId};
+use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::Observed;
 use det_pods::ClusterFacts;
 use det_rm::{Core, Order};
@@ -54,7 +54,7 @@ impl<C: Core> Cluster<C> {
         core: C,
         settings: Arc<Settings>,
         facts: ClusterFacts,
-        (namespace, others): (String, BTreeSet<String>),
+        (namespace, others): (String, BTreeMap<AllocationId, String>),
         api: KubeApi,
     ) -> Self {
         let (sender, messages) = mpsc::channel(WAITING);
@@ -191,6 +191,7 @@ impl<C: Core> Cluster<C> {
             Seen::Listed(kind, present) => {
                 observer.only_present(kind, &present);
                 self.listed.insert(kind);
+                observer.adopts &= kind != Kind::Job;
                 if self.is_complete() {
                     self.report_health();
                 }

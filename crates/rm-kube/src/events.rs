@@ -44,16 +44,22 @@ pub(crate) fn note(event: &Value) -> Option<Note> {
         "Pod" => Subject::Pod,
         _ => return None,
     };
-    let mut message = text("/message").unwrap_or_default().trim().to_owned();
-    message.truncate(message.floor_char_boundary(LONGEST));
+    let cut = |path: &str, most: usize| {
+        let mut text = text(path).unwrap_or_default().trim().to_owned();
+        text.truncate(text.floor_char_boundary(most));
+        text
+    };
+    let message = cut("/message", LONGEST);
     Some(Note {
         of,
         object: Named {
             namespace: text("/involvedObject/namespace")?.to_owned(),
             name: text("/involvedObject/name")?.to_owned(),
         },
-        uid: text("/involvedObject/uid")?.to_owned(),
-        reason: text("/reason").unwrap_or_default().to_owned(),
+        uid: text("/involvedObject/uid")
+            .filter(|uid| uid.len() <= 64)?
+            .to_owned(),
+        reason: cut("/reason", 128),
         message,
         is_warning: text("/type") == Some("Warning"),
     })
@@ -168,7 +174,9 @@ fn notice(observer: &mut Observer, note: &Note) -> bool {
             .notes
             .push((held.place.clone(), id.clone(), line));
     }
-    if let Some(message) = note.refusal() {
+    // Anyone who may create events can write one: it ends nothing that has a pod.
+    let has_none = !held.had_pod;
+    if let Some(message) = note.refusal().filter(|_| has_none) {
         held.want_end(End::GivenUp(ContainerExit::StartFailed { message }));
         observer.agenda.containers.insert(id);
     }

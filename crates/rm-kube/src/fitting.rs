@@ -12,7 +12,7 @@ use crate::Settings;
 use crate::observing::Observer;
 
 /// Demands whose answers are kept; beyond it they are made each time.
-const MOST_KEPT: usize = 1_024;
+const MOST_KEPT: usize = 256;
 
 /// A place, as far as it matters besides slots.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,6 +8,8 @@ use tokio::time::Instant;
 /// How long a node is first kept from pods of the same demands; each further time twice as long.
 const FIRST: Duration = Duration::from_mins(1);
 const LONGEST: Duration = Duration::from_mins(10);
+/// How long after a hold the next one is longer.
+const REMEMBERED: Duration = Duration::from_mins(20);
 
 /// Nodes that pods with some demands are kept off.
 #[derive(Debug, Default)]
@@ -17,6 +19,8 @@ pub(crate) struct Holds(BTreeMap<String, BTreeMap<String, Hold>>);
 struct Hold {
     /// When such a pod may be tried there again; `None` = it may now.
     until: Option<Instant>,
+    /// When it is forgotten, if no such pod has failed again by then.
+    forgotten_at: Instant,
     /// How long the last hold was.
     length: Duration,
     /// Why Kubernetes did not assign it.
@@ -35,6 +39,7 @@ impl Holds {
         let length = before.map_or(FIRST, |hold| (hold.length * 2).min(LONGEST));
         let hold = Hold {
             until: Some(now + length),
+            forgotten_at: now + length + REMEMBERED,
             length,
             reason: reason.to_owned(),
         };
@@ -73,12 +78,18 @@ impl Holds {
     /// When the next hold ends.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let holds = self.0.values().flat_map(BTreeMap::values);
-        holds.filter_map(|hold| hold.until).min()
+        holds
+            .map(|hold| hold.until.unwrap_or(hold.forgotten_at))
+            .min()
     }
 
     /// Ends the holds that have lasted long enough; gives their nodes.
     pub(crate) fn come_due(&mut self, now: Instant) -> Vec<String> {
         let mut nodes = Vec::new();
+        for of_node in self.0.values_mut() {
+            of_node.retain(|_, hold| hold.forgotten_at > now);
+        }
+        self.0.retain(|_, of_node| !of_node.is_empty());
         for (node, of_node) in &mut self.0 {
             for hold in of_node.values_mut() {
                 if hold.until.is_some_and(|until| until <= now) {
@@ -107,12 +118,15 @@ mod tests {
             assert!(holds.come_due(now).is_empty());
             now += Duration::from_mins(minutes);
             assert_eq!(holds.come_due(now), ["n1"]);
-            assert!(holds.on("n1").is_empty() && holds.next_due().is_none());
+            assert!(holds.on("n1").is_empty());
         }
         holds.succeeded("n1", "gpu");
         holds.failed("n1", "gpu", "no", now);
         assert_eq!(holds.next_due(), Some(now + FIRST));
         assert!(holds.on("n2").is_empty());
+        assert!(holds.come_due(now + FIRST + REMEMBERED).is_empty());
+        assert!(holds.0.is_empty(), "it is forgotten");
+        holds.failed("n1", "gpu", "no", now);
         holds.forget("n1");
         assert_eq!(holds.next_due(), None);
     }

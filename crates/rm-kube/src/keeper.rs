@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use det_ids::WorkspaceId;
+use det_ids::{AllocationId, WorkspaceId};
 use det_pods::{
     SlotResource, is_made, is_terminating, least_slots, namespace_object, quota_name, quota_object,
 };
@@ -105,11 +105,10 @@ impl<C: NamespaceCore> Keeper<C> {
         (keeper, desk)
     }
 
-    /// Reads what rows want, and returns the namespaces in which objects may be ours.
-    pub(crate) async fn read(&mut self) -> Result<BTreeSet<String>, C::Error> {
+    /// Reads what rows want, and returns the allocations that are in other namespaces than those of their pools.
+    pub(crate) async fn read(&mut self) -> Result<BTreeMap<AllocationId, String>, C::Error> {
         self.wanted = self.core.namespaces(&self.manager).await?;
-        let bound = self.wanted.bound.keys();
-        Ok(bound.chain(&self.wanted.in_use).cloned().collect())
+        Ok(self.wanted.in_use.clone())
     }
 
     /// Keeps them until the master stops.

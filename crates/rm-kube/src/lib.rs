@@ -30,10 +30,11 @@ mod settings;
 mod starting;
 mod watches;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use det_ids::AllocationId;
 use det_pods::{ClusterFacts, MasterUrl, Scheduler};
 use det_rm::{Health, NamespaceCore};
 use tokio_util::sync::CancellationToken;
@@ -99,8 +100,8 @@ struct Connected<C: NamespaceCore> {
     api: KubeApi,
     facts: ClusterFacts,
     namespace: String,
-    /// Namespaces beside those of pools that objects of ours may be in.
-    others: BTreeSet<String>,
+    /// Allocations that are in other namespaces than those of their pools.
+    others: BTreeMap<AllocationId, String>,
     keeper: Keeper<C>,
     desk: desk::Desk,
 }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use det_ids::{ContainerId, PlaceId};
+use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::Observed;
-use det_pods::{ClusterFacts, DRAIN_NO_EXECUTE, drain_label, label_value};
+use det_pods::{ClusterFacts, DRAIN_NO_EXECUTE, Recorded, drain_label, label_value};
 use det_taskspec::ContainerExit;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -65,6 +65,19 @@ fn secret_of(job: &Value) -> Option<String> {
     secrets.next().map(str::to_owned)
 }
 
+/// Whether a Job that is not known yet may be one of ours: it is being made, it is in a namespace of pools, or the manager has
+/// just begun and it is in the namespace of its allocation's workspace. Namespaces of workspaces may be those of others, who
+/// can write records in Jobs there.
+fn may_be_ours(observer: &Observer, name: &Named, recorded: &Recorded) -> bool {
+    if observer.books.expected.contains(name) {
+        return true;
+    }
+    match observer.others.get(&recorded.allocation_id) {
+        Some(of) => observer.adopts && *of == name.namespace,
+        None => observer.of_pools.contains(&name.namespace),
+    }
+}
+
 /// What is known of a cluster, and what follows from what is watched.
 pub(crate) struct Observer {
     pub(crate) settings: Arc<Settings>,
@@ -75,6 +88,12 @@ pub(crate) struct Observer {
     pub(crate) requests: Requests,
     /// Namespaces that objects of ours are in.
     pub(crate) namespaces: BTreeSet<String>,
+    /// Those of pools.
+    of_pools: BTreeSet<String>,
+    /// Allocations that were in other ones when the manager began.
+    others: BTreeMap<AllocationId, String>,
+    /// Whether Jobs that are not expected may be ours: until all that exist have been listed once.
+    pub(crate) adopts: bool,
     /// Value of the label of our objects.
     pub(crate) cluster: String,
     /// Key of the label that keeps our pods off a node.
@@ -82,20 +101,25 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// `namespace` = that of pools which have none; `others` = namespaces beside those of pools that objects of ours may be in.
+    /// `namespace` = that of pools which have none; `others` = allocations that are in other namespaces than those of their
+    /// pools.
     pub(crate) fn new(
         settings: Arc<Settings>,
         (facts, namespace): (&ClusterFacts, &str),
-        others: BTreeSet<String>,
+        others: BTreeMap<AllocationId, String>,
         requests: Requests,
     ) -> Self {
         let pools = settings
             .pools
             .iter()
             .map(|pool| settings.namespace_of(&pool.name));
-        let namespaces = pools.map(|own| own.unwrap_or(namespace).to_owned());
+        let of_pools = pools.map(|own| own.unwrap_or(namespace).to_owned());
+        let of_pools: BTreeSet<String> = of_pools.collect();
         Self {
-            namespaces: namespaces.chain(others).collect(),
+            namespaces: of_pools.iter().chain(others.values()).cloned().collect(),
+            of_pools,
+            others,
+            adopts: true,
             settings,
             books: Books::default(),
             agenda: Agenda::default(),
@@ -170,6 +194,14 @@ impl Observer {
             );
             return;
         };
+        if !may_be_ours(self, &name, &recorded) {
+            tracing::warn!(
+                job = name.name,
+                namespace = name.namespace,
+                "a Job has the label of this cluster, and was not made by its master; it is left alone"
+            );
+            return;
+        }
         let is_of_another = |id: &ContainerId| {
             let held = self.books.held.get(id).filter(|held| held.job != name);
             let known = held.and_then(|held| self.books.jobs.get(&held.job));

@@ -259,7 +259,9 @@ fn takes(member: &Member, objects: &Objects) -> Takes {
     let pod_spec = member.start.origin.pod_spec.as_ref();
     Takes {
         resources: template.map(det_pods::requests).unwrap_or_default(),
-        key: Some(key_of(pod_spec.and_then(det_pods::demands).as_ref())),
+        key: pod_spec
+            .is_none_or(det_pods::demands_everything)
+            .then(|| key_of(pod_spec.and_then(det_pods::demands).as_ref())),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::WorkspaceId;
+use det_ids::{AllocationId, WorkspaceId};
 
 use crate::Core;
 
@@ -12,8 +12,9 @@ use crate::Core;
 pub struct Namespaces {
     /// Those that workspaces are bound to, by name.
     pub bound: BTreeMap<String, Bound>,
-    /// Those that attempts were placed in which have not ended, whatever their workspaces are bound to by now.
-    pub in_use: BTreeSet<String>,
+    /// Those that attempts were placed in which have not ended, whatever their workspaces are bound to by now. An attempt
+    /// that is not among them runs in the namespace of its pool.
+    pub in_use: BTreeMap<AllocationId, String>,
     /// Those that were made for workspaces which are gone, and are to go.
     pub removed: BTreeSet<String>,
 }

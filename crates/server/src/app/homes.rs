@@ -1,9 +1,9 @@
 //! Workspaces, projects and pins in memory: small tables that nearly every request looks at.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use det_ids::{ProjectId, UserId, WorkspaceId};
+use det_ids::{AllocationId, ProjectId, UserId, WorkspaceId};
 use det_rm::{Bound, Namespaces};
 use det_store::namespaces::{self, BindingRow, MadeRow};
 use det_store::workspaces::{self, DeletionState, ProjectRow, UNCATEGORIZED_PROJECT, WorkspaceRow};
@@ -141,7 +141,11 @@ impl Homes {
     }
 
     /// What is wanted of the namespaces of a cluster. `in_use` = those of attempts that have not ended.
-    pub(crate) fn namespaces(&self, cluster: &str, in_use: BTreeSet<String>) -> Namespaces {
+    pub(crate) fn namespaces(
+        &self,
+        cluster: &str,
+        in_use: BTreeMap<AllocationId, String>,
+    ) -> Namespaces {
         let mut bound: BTreeMap<String, Bound> = BTreeMap::new();
         let here = self.bindings.values();
         for row in here.filter(|row| row.cluster_name == cluster) {
@@ -157,10 +161,15 @@ impl Homes {
         }
         let removed = self.made.iter();
         let removed = removed.filter(|row| row.cluster_name == cluster && row.removed);
+        let removed = removed.map(|row| row.namespace.clone());
+        // Work of others may be in it: it goes when that has ended, and nothing is bound to it.
+        let is_used =
+            |name: &String| bound.contains_key(name) || in_use.values().any(|it| it == name);
+        let removed = removed.filter(|name| !is_used(name)).collect();
         Namespaces {
             bound,
             in_use,
-            removed: removed.map(|row| row.namespace.clone()).collect(),
+            removed,
         }
     }
 

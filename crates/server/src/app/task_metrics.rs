@@ -62,6 +62,11 @@ impl TaskMetrics {
         {
             let mut conn = self.context.store.read().await?;
             let task = existing::task(&mut conn.conn(), task_id).await?;
+            if task.logs_deleted_at.is_some() {
+                return Err(AppError::precondition(format!(
+                    "task \"{task_id}\" has ended, and its log is deleted: its metrics went with it"
+                )));
+            }
             if let Some(trial) = task.trial_id {
                 return Err(AppError::invalid(format!(
                     "task \"{task_id}\" is that of trial {trial}, whose system metrics are metrics of the trial"

@@ -62,16 +62,18 @@ pub(super) fn take_in(cache: &mut LiveCache, fits: Fits, touched: &mut CacheChan
         let known = allocations
             .iter()
             .filter_map(|id| cache.allocations.get(id));
-        let differs = |row: &AllocationRow| {
-            let pool = &row.resource_pool;
-            let (old, new) = (
-                before.misfits(pool, demands),
-                cache.fits.misfits(pool, demands),
-            );
-            old != new
-        };
-        let affected = known.filter(|known| is_read || differs(&known.row));
-        let affected = affected.map(|known| known.row.id.clone());
-        touched.allocations.extend(affected);
+        // Most allocations of a job are in one pool.
+        let mut last: Option<(&str, bool)> = None;
+        for known in known {
+            let pool = known.row.resource_pool.as_str();
+            let differs = match last {
+                Some((of, differs)) if of == pool => differs,
+                _ => before.misfits(pool, demands) != cache.fits.misfits(pool, demands),
+            };
+            last = Some((pool, differs));
+            if is_read || differs {
+                touched.allocations.insert(known.row.id.clone());
+            }
+        }
     }
 }

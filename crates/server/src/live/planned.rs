@@ -1,9 +1,9 @@
 //! Live rows in the form that the planner gets.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use det_ids::{Micros, PlaceId, TaskId};
+use det_ids::{AllocationId, Micros, PlaceId, TaskId};
 use det_orchestrator::Course;
 use det_scheduler::{Job, Misfits, PlaceSnapshot, Request, SlotState, Work};
 use det_store::allocations::AllocationRow;
@@ -56,10 +56,14 @@ pub(super) fn place_snapshot<'a>(
 }
 
 /// The Kubernetes namespaces that allocations of some pools were placed in.
-pub(crate) fn namespaces(cache: &LiveCache, is_of: impl Fn(&str) -> bool) -> BTreeSet<String> {
+pub(crate) fn namespaces(
+    cache: &LiveCache,
+    is_of: impl Fn(&str) -> bool,
+) -> BTreeMap<AllocationId, String> {
     let rows = cache.allocations.values().map(|allocation| &allocation.row);
     let rows = rows.filter(|row| is_of(&row.resource_pool));
-    rows.filter_map(|row| row.namespace.clone()).collect()
+    rows.filter_map(|row| Some((row.id.clone(), row.namespace.clone()?)))
+        .collect()
 }
 
 /// The ports that live allocations have, on the hosts that there are. `reserved` are given to none.

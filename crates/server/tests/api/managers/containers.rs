@@ -131,7 +131,7 @@ async fn deletions_of_checkpoints_get_the_pod_that_is_configured_for_them() {
     let flags = [
         (
             "resource_manager",
-            "{type: kubernetes, cluster_name: cloud}",
+            "{type: kubernetes, cluster_name: cloud, max_slots_per_pod: 4}",
         ),
         ("resource_pools", pools.as_str()),
     ];
