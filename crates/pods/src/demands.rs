@@ -359,6 +359,7 @@ mod tests {
         assert_eq!((demands(&large), demands_everything(&large)), (None, false));
     }
 
+    #[expect(clippy::too_many_lines, reason = "one table of scenarios")]
     #[test]
     fn a_node_lacks_what_it_does_not_have_or_has_given_away() {
         let used: Resources = [("memory".to_owned(), 30 << 30), ("pods".to_owned(), 1)].into();
