@@ -241,7 +241,7 @@ def rights(found: list[dict[str, Any]], kind: str, name: str) -> set[tuple[str, 
 
 
 def test_the_rights_are_those_that_are_used() -> None:
-    reads = {(kind, verb) for kind in ("nodes", "pods", "jobs") for verb in ("get", "list", "watch")}
+    reads = {(kind, verb) for kind in ("nodes", "pods", "events", "jobs") for verb in ("get", "list", "watch")}
     reads |= {("namespaces", "get"), ("resourcequotas", "list"), ("resourcequotas", "watch")}
     writes = {("pods", "delete"), ("pods", "patch"), ("jobs", "create"), ("jobs", "delete")}
     writes |= {(kind, verb) for kind in ("secrets", "services") for verb in ("create", "get", "patch", "delete")}
