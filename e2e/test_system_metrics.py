@@ -96,7 +96,7 @@ def test_tasks_of_other_kinds_are_measured_too(cluster: Cluster) -> None:
     for task in (command, created):
 
         def measured(task: str = task) -> Any:
-            rows = cluster.run_det("task", "metrics", task[:13], "--json").json()
+            rows = cluster.run_det("task", "metrics", task, "--json").json()
             return {row["metric"]: row for row in rows} or None
 
         rows = wait_for(f"what is measured of task {task}", measured, within=60, seen=cluster.describe)
