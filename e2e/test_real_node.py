@@ -26,7 +26,7 @@ from conftest import equipment
 from harness import HERE, Missing, det_executable
 from helm import Helm, helm, may, secret_text, volume
 from kubernetes import Kubernetes
-from services import Services
+from node_services import Services
 from waiting import Hopeless, TooLate, wait_for
 
 pytestmark = pytest.mark.node
