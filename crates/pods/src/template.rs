@@ -175,7 +175,7 @@ impl Source<'_> {
     /// Where and when the pods are scheduled.
     fn lay_placement(&self, spec: &mut Object) {
         let is_gang = self.members > 1;
-        // The master has chosen a node, by its free slots and the pod spec of the pool.
+        // The master has chosen a node that this pod spec admits.
         spec.remove("nodeName");
         let node = (!is_gang).then_some(self.first.node.as_str());
         affinity::restrict(spec, &self.facts.cluster_id, node);

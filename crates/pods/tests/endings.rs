@@ -28,6 +28,8 @@ fn tasks_that_can_go_on_later_have_time_to_save_when_their_pod_is_ended() {
         (true, Some(of_user(120)), (120, Some(95))),
         (true, Some(of_user(5)), (25, None)),
         (false, Some(of_user(900)), (900, None)),
+        // A container beside the task's keeps the devices as long.
+        (false, Some(of_user(2_000_000_000)), (3_600, None)),
     ] {
         let mut member = command();
         member.start.origin.preemptible = preemptible;

@@ -761,6 +761,23 @@ fn a_pod_cannot_name_what_holds_the_tokens_of_other_tasks() {
 }
 
 #[test]
+fn a_task_with_gpus_sees_those_of_its_slots_and_what_runs_beside_it_none() {
+    let all = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
+    let mut member = customised(json!({"spec": {"containers": [
+        {"name": "side", "image": "cuda"},
+        {"name": "determined-container", "env": all},
+    ]}}));
+    member.start.spec.slots = Granted::Count(1);
+    let objects = objects_of(&[member]);
+    let job = &objects.jobs[0];
+    let side = variable(&pod_spec(job)["containers"][0], "NVIDIA_VISIBLE_DEVICES");
+    assert_eq!(side, Some(&json!("void")));
+    // The device plug-in gives it a value.
+    let task = variable(task_container(job), "NVIDIA_VISIBLE_DEVICES");
+    assert_eq!(task, None);
+}
+
+#[test]
 fn gpus_are_given_for_slots_alone() {
     let mut member = customised(json!({"spec": {
         "containers": [

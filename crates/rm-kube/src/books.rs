@@ -61,8 +61,8 @@ pub(crate) struct Held {
     pub(crate) since: Instant,
     /// Why Kubernetes has not made its pod, as it last reported.
     pub(crate) delay: Option<String>,
-    /// Lines about it that users have been shown.
-    pub(crate) lines: BTreeSet<String>,
+    /// Digests of the lines about it that users have been shown.
+    pub(crate) lines: BTreeSet<u64>,
     /// When its image was first seen to fail.
     pub(crate) fails_since: Option<Instant>,
     /// Whether the core has stored that it has ended.

@@ -1,6 +1,7 @@
 //! Events of Kubernetes about our Jobs and pods, as lines for the logs of their tasks.
 
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use det_ids::ContainerId;
 use det_taskspec::ContainerExit;
@@ -54,7 +55,9 @@ pub(crate) fn note(event: &Value) -> Option<Note> {
         of,
         object: Named {
             namespace: text("/involvedObject/namespace")?.to_owned(),
-            name: text("/involvedObject/name")?.to_owned(),
+            name: text("/involvedObject/name")
+                .filter(|name| name.len() <= 253)?
+                .to_owned(),
         },
         uid: text("/involvedObject/uid")
             .filter(|uid| uid.len() <= 64)?
@@ -127,6 +130,10 @@ impl Observer {
     /// An event of Kubernetes was seen.
     pub(crate) fn event_is(&mut self, event: &Value) {
         let Some(note) = note(event) else { return };
+        // Those of others would push ours out.
+        if !self.namespaces.contains(&note.object.namespace) {
+            return;
+        }
         if !notice(self, &note) {
             if self.early.0.len() >= MOST_EARLY {
                 self.early.0.pop_front();
@@ -151,6 +158,13 @@ impl Observer {
     }
 }
 
+/// By which a line is known again: texts of all containers would take too much memory.
+fn digest(line: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    line.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// Applies an event; whether it is about something that is known.
 fn notice(observer: &mut Observer, note: &Note) -> bool {
     let Some(id) = note.container(&observer.books) else {
@@ -168,7 +182,7 @@ fn notice(observer: &mut Observer, note: &Note) -> bool {
         held.delay = Some(delay.to_owned());
     }
     let line = note.line();
-    if held.lines.len() < MOST_LINES && held.lines.insert(line.clone()) {
+    if held.lines.len() < MOST_LINES && held.lines.insert(digest(&line)) {
         observer
             .agenda
             .notes

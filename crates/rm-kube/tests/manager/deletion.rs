@@ -1,6 +1,7 @@
 //! What others delete.
 
 use det_kube_double::Controllers;
+use det_rm::PlacedNamespace;
 use det_rm_contract::TestCore;
 use serde_json::{Value, json};
 
@@ -191,6 +192,35 @@ async fn jobs_that_others_make_with_our_labels_take_over_no_container() {
     for (name, namespace) in forged {
         assert!(scene.api.get("batch/v1/jobs", namespace, name).is_some());
     }
+}
+
+#[tokio::test]
+async fn a_job_in_the_namespace_of_another_workspace_takes_over_no_container_at_a_restart() {
+    let mut scene = Scene::with_nodes(&[("a", 4)]).await;
+    let id = scene.core.place("a", "c", 2);
+    scene.runs(&id).await;
+    let job = scene.job();
+    // It is listed before that of the true Job.
+    let name = "a-workspace".to_owned();
+    let theirs = json!({"metadata": {"name": name}});
+    scene.api.create("v1/namespaces", "", theirs);
+    let made = false;
+    scene
+        .core
+        .put_in_namespace("theirs", PlacedNamespace { name, made });
+    let other = scene.core.place("a", "theirs", 1);
+    scene.runs(&other).await;
+    scene.stop().await;
+    let mut forged = copy(&job, "forged", &scene.settings.cluster_id);
+    forged["metadata"]["annotations"] = job["metadata"]["annotations"].clone();
+    forged["spec"]["suspend"] = true.into();
+    scene.api.create("batch/v1/jobs", "a-workspace", forged);
+    scene.begin();
+    scene.exits(&id, 0).await;
+    scene.exits(&other, 0).await;
+    assert_eq!(scene.core.row(&id).starts, 1);
+    let forged = scene.api.get("batch/v1/jobs", "a-workspace", "forged");
+    assert!(forged.is_some(), "it is not ours to delete");
 }
 
 #[tokio::test]

@@ -122,6 +122,18 @@ async fn pods_that_are_refused_for_good_end_the_task_with_the_text() {
 }
 
 #[tokio::test]
+async fn an_event_that_others_write_ends_nothing_that_has_a_pod() {
+    let scene = Scene::with_nodes(&[("a", 2)]).await;
+    let id = scene.core.place("a", "c", 2);
+    let pod = scene.runs(&id).await;
+    let job = scene.api.list("batch/v1/jobs", "").remove(0);
+    let forged = event("e", &job, "Job", ("FailedCreate", "Pod \"x\" is invalid"));
+    scene.api.create("v1/events", "default", forged);
+    all_is_seen(&scene, &id, &pod.object).await;
+    scene.exits(&id, 0).await;
+}
+
+#[tokio::test]
 async fn a_quota_is_the_reason_why_no_pod_is_made() {
     let soon = |settings: &mut Settings| settings.start_within = Duration::from_millis(500);
     let scene = Scene::start_with(TestCore::default(), soon).await;
