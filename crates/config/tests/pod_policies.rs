@@ -119,6 +119,18 @@ fn fields_are_denied_and_allowed() {
             ],
         ),
         (
+            "the older name of a service account is the same field",
+            "{deny: [spec.serviceAccountName]}",
+            "{spec: {serviceAccount: admin}}",
+            &["spec.serviceAccount"],
+        ),
+        (
+            "an element that hides behind another of its name is seen",
+            "{deny: [spec.containers.env.valueFrom]}",
+            "{spec: {containers: [{name: side, image: i, env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}, {name: A, value: ''}]}]}}",
+            &["spec.containers[side].env[A].valueFrom"],
+        ),
+        (
             "one key of a map that users choose",
             "{deny: ['spec.nodeSelector[example.com/zone]']}",
             "{spec: {nodeSelector: {example.com/zone: a, other: b}}}",

@@ -101,8 +101,17 @@ impl Pattern {
     fn agrees(&self, steps: &[Step]) -> bool {
         let mut pairs = self.0.iter().zip(steps);
         pairs.all(|(own, step)| {
-            own.key == step.key && (own.element.is_none() || own.element == step.element)
+            one_name(&own.key) == one_name(&step.key)
+                && (own.element.is_none() || own.element == step.element)
         })
+    }
+}
+
+/// The one name of a key that Kubernetes knows under two.
+fn one_name(key: &str) -> &str {
+    match key {
+        "serviceAccount" => "serviceAccountName",
+        key => key,
     }
 }
 
@@ -305,8 +314,13 @@ impl<'n> Changes<'n> {
         let before = self.found.len();
         let (asked_by, given_by) = (elements(asked, by), elements(given, by));
         let ids: BTreeSet<&String> = asked_by.keys().chain(given_by.keys()).collect();
-        for id in ids {
-            let (asked, given) = (asked_by.get(id).copied(), given_by.get(id).copied());
+        let pairs = ids.into_iter().flat_map(|id| {
+            let asked = asked_by.get(id).map_or(&[][..], Vec::as_slice);
+            let given = given_by.get(id).map_or(&[][..], Vec::as_slice);
+            let numbers = 0..asked.len().max(given.len());
+            numbers.map(move |n| (id, asked.get(n).copied(), given.get(n).copied()))
+        });
+        for (id, asked, given) in pairs {
             self.as_element(id, |changes| {
                 let Some(inner) = inner else {
                     return changes.compare(asked, given, Of::Unknown);
@@ -370,12 +384,16 @@ fn keys<'n>(asked: Option<&'n Node>, given: Option<&'n Node>) -> BTreeSet<&'n st
     both.map(|(key, _)| key.as_str()).collect()
 }
 
-/// The elements of a list by the value of their key; those without one by the empty text.
-fn elements<'n>(list: Option<&'n Node>, by: &str) -> BTreeMap<String, &'n Node> {
+/// The elements of a list by the value of their key, which several may have; those without one by the empty text.
+fn elements<'n>(list: Option<&'n Node>, by: &str) -> BTreeMap<String, Vec<&'n Node>> {
     let id = |item: &Node| match item.get(by).map(Node::to_value) {
         Some(Value::String(text)) => text,
         Some(other) => other.to_string(),
         None => String::new(),
     };
-    items(list).iter().map(|item| (id(item), item)).collect()
+    let mut elements: BTreeMap<String, Vec<&Node>> = BTreeMap::new();
+    for item in items(list) {
+        elements.entry(id(item)).or_default().push(item);
+    }
+    elements
 }
