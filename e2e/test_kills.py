@@ -90,9 +90,14 @@ class Ledger:
 
     def process(self) -> Found:
         """The process of the trial's code."""
-        found = wait_for("the trial's process", lambda: self.cluster.task_processes(self.trial, "ledger.py"), within=20)
-        # The shell that started it may be there as well; the code itself came last.
-        return max(found, key=lambda process: (process.start_ticks, process.pid))
+
+        def code() -> list[Found]:
+            # The shell that started it may be there as well.
+            found = self.cluster.task_processes(self.trial, "ledger.py")
+            return [process for process in found if process.command.split()[1:] == ["ledger.py"]]
+
+        # A child that it starts has the same command line until its exec.
+        return min(wait_for("the trial's process", code, within=20), key=lambda process: process.start_ticks)
 
     def identity(self) -> tuple[str, Found]:
         """What must stay the same when a task is found again: the container's id and the process."""
