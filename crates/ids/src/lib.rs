@@ -143,6 +143,10 @@ text_id!(
     JobId
 );
 text_id!(
+    /// A checkpoint: a UUID that its task chose. The wire calls it `uuid` or `checkpointUuid`.
+    CheckpointId
+);
+text_id!(
     /// A searcher's name for a trial it asked for, before the trial has a number. A UUID.
     RequestId
 );

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId};
+use det_ids::{
+    AllocationId, CheckpointId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId,
+};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::task::{RestartPolicy, TaskState};
@@ -80,7 +82,7 @@ pub struct Trial {
     /// Whether the row has an end time.
     pub ended: bool,
     /// The newest complete checkpoint that the row names.
-    pub latest_checkpoint: Option<String>,
+    pub latest_checkpoint: Option<CheckpointId>,
     /// What is known of its code, where it runs outside the cluster; `None` = the master runs it.
     pub unmanaged: Option<UnmanagedState>,
 }
@@ -175,7 +177,7 @@ pub struct Place {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint {
     /// Its UUID.
-    pub uuid: String,
+    pub uuid: CheckpointId,
     /// Its trial.
     pub trial_id: Option<TrialId>,
     /// Whether it is `COMPLETED`.
@@ -238,7 +240,7 @@ pub enum ReportContent {
     /// A checkpoint.
     Checkpoint {
         /// Its UUID.
-        uuid: String,
+        uuid: CheckpointId,
     },
     /// A report that controls the trial and has no row of its own: refused from older runs like the others, but not
     /// expected in `stored`.

@@ -330,7 +330,7 @@ type Key<'a> = (TrialId, i64, u8, &'a str, i64);
 fn key(trial_id: TrialId, run_id: i64, what: &ReportContent) -> Key<'_> {
     match what {
         ReportContent::Metric { step, .. } => (trial_id, run_id, 0, "", *step),
-        ReportContent::Checkpoint { uuid } => (TrialId(0), 0, 1, uuid, 0),
+        ReportContent::Checkpoint { uuid } => (TrialId(0), 0, 1, uuid.as_str(), 0),
         ReportContent::Line { spool, sequence } => (trial_id, run_id, 2, spool, *sequence),
         ReportContent::Control { what } => (trial_id, run_id, 3, what, 0),
     }

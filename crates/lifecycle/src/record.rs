@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use det_ids::{
-    AllocationId, ExperimentId, JobId, PlaceId, ProjectId, TaskId, TrialId, WorkspaceId,
+    AllocationId, CheckpointId, ExperimentId, JobId, PlaceId, ProjectId, TaskId, TrialId,
+    WorkspaceId,
 };
 use strum::{EnumDiscriminants, EnumString, IntoStaticStr, VariantNames};
 
@@ -28,7 +29,7 @@ pub enum Subject {
     /// An entry of the queue.
     Job(JobId),
     /// A checkpoint, by its UUID.
-    Checkpoint(String),
+    Checkpoint(CheckpointId),
     /// A place; the record calls it an agent, as its readers do.
     #[strum_discriminants(strum(serialize = "agent"))]
     Place(PlaceId),
@@ -76,7 +77,7 @@ impl Subject {
             SubjectKind::Allocation => Some(Self::Allocation(id.into())),
             SubjectKind::Job => Some(Self::Job(id.into())),
             SubjectKind::Place => Some(Self::Place(id.into())),
-            SubjectKind::Checkpoint => Some(Self::Checkpoint(id.to_owned())),
+            SubjectKind::Checkpoint => Some(Self::Checkpoint(id.into())),
             SubjectKind::User => Some(Self::User(id.to_owned())),
             SubjectKind::Template => Some(Self::Template(id.to_owned())),
             SubjectKind::Master => Some(Self::Master(id.to_owned())),
@@ -100,11 +101,10 @@ impl fmt::Display for Subject {
             Self::Allocation(id) => id.fmt(f),
             Self::Job(id) => id.fmt(f),
             Self::Place(id) => id.fmt(f),
-            Self::Checkpoint(name)
-            | Self::User(name)
-            | Self::Template(name)
-            | Self::Master(name)
-            | Self::Database(name) => name.fmt(f),
+            Self::Checkpoint(id) => id.fmt(f),
+            Self::User(name) | Self::Template(name) | Self::Master(name) | Self::Database(name) => {
+                name.fmt(f)
+            }
             Self::Workspace(id) => id.fmt(f),
             Self::Project(id) => id.fmt(f),
             Self::ConfigPolicies(workspace, workload) => write!(f, "{workspace}/{workload}"),
@@ -253,7 +253,7 @@ mod tests {
             Subject::Task("t/1".into()),
             Subject::Allocation("t.1".into()),
             Subject::Job("j".into()),
-            Subject::Checkpoint("c".to_owned()),
+            Subject::Checkpoint("c".into()),
             Subject::Place("p".into()),
             Subject::User("ada".to_owned()),
             Subject::Template("x".to_owned()),

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, JobId, PlaceId, RequestId, SlotId, TaskId, TrialId,
+    AllocationId, CheckpointId, ContainerId, ExperimentId, JobId, PlaceId, RequestId, SlotId,
+    TaskId, TrialId,
 };
 use det_orchestrator::Task;
 use det_taskspec::{GivenPorts, HostPorts, Hosts, PortWish};
@@ -36,7 +37,7 @@ pub(crate) struct Trial {
     pub(crate) row: det_orchestrator::Trial,
     pub(crate) seed: u32,
     /// The complete checkpoint with most steps, and these.
-    pub(crate) latest_checkpoint: Option<(String, i64)>,
+    pub(crate) latest_checkpoint: Option<(CheckpointId, i64)>,
 }
 
 /// An allocation.
@@ -87,7 +88,7 @@ impl Agent {
 /// A checkpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Checkpoint {
-    pub(crate) uuid: String,
+    pub(crate) uuid: CheckpointId,
     pub(crate) trial_id: TrialId,
     pub(crate) run_id: i64,
     pub(crate) steps: i64,
@@ -135,7 +136,7 @@ pub(crate) struct Rows {
     pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
     pub(crate) containers: BTreeMap<ContainerId, Container>,
     pub(crate) agents: BTreeMap<PlaceId, Agent>,
-    pub(crate) checkpoints: BTreeMap<String, Checkpoint>,
+    pub(crate) checkpoints: BTreeMap<CheckpointId, Checkpoint>,
     pub(crate) searches: BTreeMap<ExperimentId, StoredSearch>,
     pub(crate) metrics: Vec<Metric>,
     /// Steps stored by trial and run.

@@ -370,7 +370,7 @@ pub async fn checkpoints(
         );
         for row in some {
             rows.row()
-                .text(&row.uuid)
+                .text(row.uuid.as_str())
                 .optional_integer(row.experiment_id.map(|id| id.0))
                 .optional_integer(row.trial_id.map(|id| id.0))
                 .text(row.task_id.as_str())

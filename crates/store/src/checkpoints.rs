@@ -1,6 +1,6 @@
 //! Checkpoints.
 
-use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
+use det_ids::{AllocationId, CheckpointId, ExperimentId, TaskId, TrialId};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::query::{Query, Value, pieces};
@@ -36,7 +36,7 @@ impl CheckpointState {
 #[row(id = "uuid")]
 pub struct CheckpointRow {
     /// Chosen by the task.
-    pub uuid: String,
+    pub uuid: CheckpointId,
     /// Its experiment.
     pub experiment_id: Option<ExperimentId>,
     /// Its trial.
@@ -71,7 +71,7 @@ pub struct CheckpointRow {
 #[row(id = "uuid")]
 pub struct CheckpointHead {
     /// See [`CheckpointRow`].
-    pub uuid: String,
+    pub uuid: CheckpointId,
     /// See [`CheckpointRow`].
     pub trial_id: Option<TrialId>,
     /// See [`CheckpointRow`].
@@ -104,7 +104,7 @@ pub async fn insert(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<bool, St
          resources, bytes, reported_at, storage_id, owner_uid, removing) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
          ON CONFLICT (uuid) DO NOTHING",
-        row.uuid.as_str(),
+        &row.uuid,
         row.experiment_id,
         row.trial_id,
         &row.task_id,
@@ -123,7 +123,10 @@ pub async fn insert(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<bool, St
 }
 
 /// One checkpoint.
-pub async fn find(conn: &mut Conn<'_>, uuid: &str) -> Result<Option<CheckpointRow>, StoreError> {
+pub async fn find(
+    conn: &mut Conn<'_>,
+    uuid: &CheckpointId,
+) -> Result<Option<CheckpointRow>, StoreError> {
     Ok(fetch_optional!(
         conn,
         CheckpointRow,
@@ -142,7 +145,7 @@ pub async fn update(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<(), Stor
         row.resources.as_str(),
         row.bytes,
         row.removing.as_deref(),
-        row.uuid.as_str()
+        &row.uuid
     )?;
     Ok(())
 }
@@ -233,12 +236,12 @@ pub async fn of_experiment(
 /// The checkpoints with these ids.
 pub async fn find_all(
     conn: &mut Conn<'_>,
-    uuids: &[String],
+    uuids: &[CheckpointId],
 ) -> Result<Vec<CheckpointRow>, StoreError> {
     let mut found = Vec::new();
     for uuids in pieces(uuids) {
         let mut query = Query::new("SELECT * FROM checkpoints");
-        query.any_of("uuid", uuids.iter().map(|u| Value::Text(u.clone())));
+        query.any_of("uuid", uuids.iter().map(Value::from));
         found.extend(query.fetch_all(conn).await?);
     }
     Ok(found)
@@ -281,10 +284,10 @@ pub async fn has_storage(conn: &mut Conn<'_>, id: i64) -> Result<bool, StoreErro
 }
 
 /// Checkpoints that trials start from. In a transaction that includes what it has changed itself.
-pub async fn warm_start_sources(conn: &mut Conn<'_>) -> Result<Vec<String>, StoreError> {
+pub async fn warm_start_sources(conn: &mut Conn<'_>) -> Result<Vec<CheckpointId>, StoreError> {
     if conn.unit.is_some() {
         conn.flush().await?;
     }
-    let rows = fetch_all!(conn, (String,), WARM_STARTED)?;
+    let rows = fetch_all!(conn, (CheckpointId,), WARM_STARTED)?;
     Ok(rows.into_iter().map(|(uuid,)| uuid).collect())
 }

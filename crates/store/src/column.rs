@@ -5,8 +5,8 @@
 use std::str::FromStr;
 
 use det_ids::{
-    AgentId, AllocationId, ContainerId, ExperimentId, JobId, PlaceId, ProjectId, RequestId, TaskId,
-    TrialId, UserId, WorkspaceId,
+    AgentId, AllocationId, CheckpointId, ContainerId, ExperimentId, JobId, PlaceId, ProjectId,
+    RequestId, TaskId, TrialId, UserId, WorkspaceId,
 };
 use rusqlite::types::FromSql;
 use serde::Serialize;
@@ -146,7 +146,8 @@ texts!(
     AgentId,
     PlaceId,
     JobId,
-    RequestId
+    RequestId,
+    CheckpointId
 );
 
 /// What is read from a row, of either database.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use det_ids::{ExperimentId, RequestId, TaskId, TrialId};
+use det_ids::{CheckpointId, ExperimentId, RequestId, TaskId, TrialId};
 use det_lifecycle::state_name::StateName;
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::{TrialCounts, UnmanagedState};
@@ -36,9 +36,9 @@ pub struct TrialRow {
     /// Failures charged so far.
     pub restarts: i64,
     /// Checkpoint that the first run starts from.
-    pub warm_start_checkpoint: Option<String>,
+    pub warm_start_checkpoint: Option<CheckpointId>,
     /// Complete checkpoint with the most steps.
-    pub latest_checkpoint: Option<String>,
+    pub latest_checkpoint: Option<CheckpointId>,
     /// Its steps.
     pub latest_checkpoint_steps: Option<i64>,
     /// Highest step reported by the current run.
@@ -88,7 +88,7 @@ pub struct NewTrial {
     /// See [`TrialRow`].
     pub seed: i64,
     /// See [`TrialRow`].
-    pub warm_start_checkpoint: Option<String>,
+    pub warm_start_checkpoint: Option<CheckpointId>,
     /// See [`TrialRow`].
     pub created_at: i64,
     /// See [`TrialRow`].
@@ -111,7 +111,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewTrial) -> Result<TrialId, Stor
         column::text(&new.state),
         new.hparams.as_str(),
         new.seed,
-        new.warm_start_checkpoint.as_deref(),
+        new.warm_start_checkpoint.as_ref(),
         new.created_at,
         new.unmanaged.as_ref().map(column::text).as_deref()
     )?;
@@ -175,7 +175,7 @@ pub(crate) async fn save_changed(
             seed: "bigint" = |row| row.seed,
             run_id: "bigint" = |row| row.run_id,
             restarts: "bigint" = |row| row.restarts,
-            latest_checkpoint: "text" = |row| row.latest_checkpoint.as_deref(),
+            latest_checkpoint: "text" = |row| row.latest_checkpoint.as_ref(),
             latest_checkpoint_steps: "bigint" = |row| row.latest_checkpoint_steps,
             total_batches: "bigint" = |row| row.total_batches,
             progress: "double precision" = |row| row.progress,
@@ -641,7 +641,7 @@ pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: TrialId) -> Result<(),
     )?;
     let latest = fetch_optional!(
         conn,
-        (String, i64),
+        (CheckpointId, i64),
         "SELECT uuid, steps FROM checkpoints WHERE trial_id = $1 AND state = 'COMPLETED' AND removing IS NULL \
          ORDER BY steps DESC, reported_at DESC LIMIT 1",
         id

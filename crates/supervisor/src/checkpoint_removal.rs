@@ -68,7 +68,7 @@ fn removed(out: &mut impl io::Write) -> Result<usize, String> {
     let master = Master::new(&address, &token)?;
     let storage = Storage::open(&order)?;
     let mut failures = 0;
-    for uuid in &order.checkpoints {
+    for uuid in order.checkpoints.iter().map(|uuid| uuid.as_str()) {
         let outcome = storage.remove(uuid);
         match outcome {
             Ok(left) => {
@@ -212,7 +212,7 @@ mod tests {
         let order = RemovalOrder {
             directory: root.to_str().unwrap().to_owned(),
             tensorboard: None,
-            checkpoints: vec![UUID.to_owned()],
+            checkpoints: vec![UUID.into()],
             globs: globs.iter().map(|&g| g.to_owned()).collect(),
         };
         Storage::open(&order).unwrap_or_else(|e| panic!("{e}"))

@@ -1,7 +1,7 @@
 //! What a task that deletes files of checkpoints has in its container, where the master does not reach them itself:
 //! `docs/contract/task-environment.md`, "Deleting checkpoints".
 
-use det_ids::ExperimentId;
+use det_ids::{CheckpointId, ExperimentId};
 use serde::{Deserialize, Serialize};
 
 use crate::{Entrypoint, Mount, TaskFile};
@@ -22,7 +22,7 @@ pub struct CheckpointGcDetails {
     /// The experiment whose checkpoints they are.
     pub experiment_id: ExperimentId,
     /// Their UUIDs.
-    pub checkpoints: Vec<String>,
+    pub checkpoints: Vec<CheckpointId>,
     /// Patterns of the files that go; none = nothing is deleted, and what is left is reported.
     pub globs: Vec<String>,
     /// The reason for which they are deleted.
@@ -75,7 +75,7 @@ pub struct RemovalOrder {
     /// See [`Remover::Supervisor`].
     pub tensorboard: Option<String>,
     /// See [`CheckpointGcDetails::checkpoints`].
-    pub checkpoints: Vec<String>,
+    pub checkpoints: Vec<CheckpointId>,
     /// See [`CheckpointGcDetails::globs`].
     pub globs: Vec<String>,
 }

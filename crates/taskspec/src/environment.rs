@@ -76,7 +76,7 @@ const OF_TRIALS: &[(&str, TrialValue)] = &[
     (v::DET_HPARAMS, |t| some(&t.hparams)),
     (v::DET_STEPS_COMPLETED, |t| some(&t.steps_completed())),
     (v::DET_LATEST_CHECKPOINT, |t| {
-        t.start_checkpoint().map(str::to_owned)
+        t.start_checkpoint().map(ToString::to_string)
     }),
 ];
 

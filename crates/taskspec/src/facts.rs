@@ -3,7 +3,7 @@
 //! All are plain values. `det-config` fills in what an experiment's configuration and a pool's defaults contain, the
 //! master what its rows and its own configuration contain.
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, TaskId, TrialId, UserId};
+use det_ids::{AllocationId, CheckpointId, ContainerId, ExperimentId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -79,20 +79,20 @@ pub struct TrialFacts {
     /// The effective configuration of its experiment, a JSON object as stored.
     pub experiment_config: String,
     /// UUID of its complete checkpoint with the most steps; `None` = it has stored none.
-    pub latest_checkpoint: Option<String>,
+    pub latest_checkpoint: Option<CheckpointId>,
     /// Steps that the trial had completed at `latest_checkpoint`.
     pub latest_checkpoint_steps: Option<i64>,
     /// UUID of a checkpoint of another trial that the first run starts from, at step 0.
-    pub warm_start_checkpoint: Option<String>,
+    pub warm_start_checkpoint: Option<CheckpointId>,
     /// Whether the supervisor measures what the trial uses: `profiling.enabled`.
     pub system_metrics: bool,
 }
 
 impl TrialFacts {
     /// UUID of the checkpoint that the run starts from: the trial's own before another trial's.
-    pub fn start_checkpoint(&self) -> Option<&str> {
-        let own = self.latest_checkpoint.as_deref();
-        own.or(self.warm_start_checkpoint.as_deref())
+    pub fn start_checkpoint(&self) -> Option<&CheckpointId> {
+        let own = self.latest_checkpoint.as_ref();
+        own.or(self.warm_start_checkpoint.as_ref())
     }
 
     /// Steps that the trial has completed where the run starts.

@@ -339,7 +339,7 @@ fn checkpoint(
     (steps, reported_at): (i64, i64),
 ) -> CheckpointRow {
     CheckpointRow {
-        uuid,
+        uuid: uuid.into(),
         experiment_id: Some(experiment_id),
         trial_id: None,
         task_id: task.clone(),

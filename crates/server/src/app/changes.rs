@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{ExperimentId, ProjectId, TaskId, TrialId, WorkspaceId};
+use det_ids::{CheckpointId, ExperimentId, ProjectId, TaskId, TrialId, WorkspaceId};
 use det_store::namespaces::BindingRow;
 use det_taskspec::TaskKind;
 use serde_json::{Map, Value};
@@ -279,7 +279,7 @@ pub(crate) async fn patch_project(
 pub(crate) async fn annotate_checkpoint(
     master: &Master,
     actor: &Actor,
-    uuid: &str,
+    uuid: &CheckpointId,
     metadata: Map<String, Value>,
 ) -> AppResult<ShownCheckpoint> {
     let service = &master.checkpoints;

@@ -46,7 +46,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_checkpoint_files::glob::Pattern;
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
-use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
+use det_ids::{AllocationId, CheckpointId, ExperimentId, TaskId, TrialId};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
@@ -79,7 +79,7 @@ const BATCH: usize = 1000;
 #[derive(Debug, Clone)]
 pub struct CheckpointReport {
     /// Chosen by the task.
-    pub uuid: String,
+    pub uuid: CheckpointId,
     /// Task that wrote it.
     pub task_id: TaskId,
     /// Attempt that wrote it; `None` = the one that reports.
@@ -131,7 +131,12 @@ impl Checkpoints {
         self.ownership
             .require_reporter(actor, ReportSubject::Task(&row.task_id))
             .await?;
-        if [&self.identity.cluster_id, &self.identity.master_id].contains(&&row.uuid) {
+        if [
+            self.identity.cluster_id.as_str(),
+            self.identity.master_id.as_str(),
+        ]
+        .contains(&row.uuid.as_str())
+        {
             return Err(taken(&row.uuid));
         }
         self.silences.received(actor, Received::Report);
@@ -233,8 +238,8 @@ impl Checkpoints {
     }
 
     /// A checkpoint.
-    pub async fn find(&self, uuid: &str) -> AppResult<CheckpointRow> {
-        check_uuid("checkpointUuid", uuid)?;
+    pub async fn find(&self, uuid: &CheckpointId) -> AppResult<CheckpointRow> {
+        check_uuid("checkpointUuid", uuid.as_str())?;
         let mut conn = self.context.store.read().await?;
         checkpoints::find(&mut conn.conn(), uuid)
             .await?
@@ -245,10 +250,10 @@ impl Checkpoints {
     pub async fn set_metadata(
         &self,
         actor: &Actor,
-        uuid: &str,
+        uuid: &CheckpointId,
         mut metadata: Map<String, Value>,
     ) -> AppResult<CheckpointRow> {
-        check_uuid("checkpointUuid", uuid)?;
+        check_uuid("checkpointUuid", uuid.as_str())?;
         let row = self.find(uuid).await?;
         self.ownership
             .require_reporter_of_checkpoints(actor, &[row])
@@ -286,10 +291,10 @@ impl Checkpoints {
     pub async fn patch(
         &self,
         actor: &Actor,
-        changes: Vec<(String, Option<RemainingFiles>)>,
+        changes: Vec<(CheckpointId, Option<RemainingFiles>)>,
     ) -> AppResult<()> {
         for (index, (uuid, left)) in changes.iter().enumerate() {
-            check_uuid(&format!("checkpoints[{index}].uuid"), uuid)?;
+            check_uuid(&format!("checkpoints[{index}].uuid"), uuid.as_str())?;
             check_sizes(
                 &format!("checkpoints[{index}].resources.resources"),
                 left.iter().flatten(),
@@ -337,7 +342,7 @@ impl Checkpoints {
         else {
             return Ok(false);
         };
-        let named: BTreeSet<&String> = details.checkpoints.iter().collect();
+        let named: BTreeSet<&CheckpointId> = details.checkpoints.iter().collect();
         Ok(rows
             .iter()
             .all(|row| row.experiment_id == Some(experiment) && named.contains(&row.uuid)))
@@ -392,8 +397,11 @@ impl Checkpoints {
     }
 
     /// The checkpoints with these ids, if each is there.
-    pub(super) async fn known(&self, wanted: BTreeSet<String>) -> AppResult<Vec<CheckpointRow>> {
-        let wanted: Vec<String> = wanted.into_iter().collect();
+    pub(super) async fn known(
+        &self,
+        wanted: BTreeSet<CheckpointId>,
+    ) -> AppResult<Vec<CheckpointRow>> {
+        let wanted: Vec<CheckpointId> = wanted.into_iter().collect();
         let mut conn = self.context.store.read().await?;
         let mut rows = Vec::with_capacity(wanted.len());
         for batch in wanted.chunks(BATCH) {
@@ -414,7 +422,7 @@ async fn stored_experiment(store: &Store, id: ExperimentId) -> AppResult<Experim
 }
 
 /// The name of a checkpoint's directory must not be that of anything else.
-fn taken(uuid: &str) -> AppError {
+fn taken(uuid: &CheckpointId) -> AppError {
     AppError::new(
         ErrorKind::Conflict,
         format!("field \"uuid\": \"{uuid}\" is the id of something else in this cluster"),
@@ -524,8 +532,8 @@ fn total(resources: &BTreeMap<String, i64>) -> i64 {
 
 /// A report as a row, without what only the database knows.
 fn checked(report: CheckpointReport) -> AppResult<CheckpointRow> {
-    check_uuid("uuid", &report.uuid)?;
-    if report.uuid.bytes().any(|b| b.is_ascii_uppercase()) {
+    check_uuid("uuid", report.uuid.as_str())?;
+    if report.uuid.as_str().bytes().any(|b| b.is_ascii_uppercase()) {
         // Storage that ignores the case of letters would have two checkpoints in one directory.
         return Err(AppError::invalid(format!(
             "field \"uuid\" must be in lower case, found \"{}\"",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_failpoints::failpoint;
-use det_ids::ExperimentId;
+use det_ids::{CheckpointId, ExperimentId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::Event;
@@ -216,7 +216,7 @@ impl CleanUp {
             .iter()
             .filter_map(|joined| joined.candidate(&row.searcher_metric))
             .collect();
-        let doomed: BTreeSet<String> = to_delete(&candidates, &protected, &policy_of(row)?)
+        let doomed: BTreeSet<CheckpointId> = to_delete(&candidates, &protected, &policy_of(row)?)
             .into_iter()
             .collect();
         let doomed: Vec<CheckpointRow> = joined
@@ -366,7 +366,7 @@ impl CleanUp {
             let mut conn = self.context.store.read().await?;
             let rows = checkpoints::of_experiment(&mut conn.conn(), row.id).await?;
             let trials = trials::ids_of_experiment(&mut conn.conn(), row.id).await?;
-            let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn())
+            let sources: BTreeSet<CheckpointId> = checkpoints::warm_start_sources(&mut conn.conn())
                 .await?
                 .into_iter()
                 .collect();

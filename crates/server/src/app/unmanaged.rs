@@ -6,7 +6,7 @@
 //! its owner's and administrators'.
 
 use det_authz::{Kind, Permission, Target};
-use det_ids::{ExperimentId, Micros, RequestId, TrialId};
+use det_ids::{CheckpointId, ExperimentId, Micros, RequestId, TrialId};
 use det_lifecycle::unmanaged::UnmanagedEvent;
 use det_orchestrator::Event;
 use det_store::experiments::ExperimentRow;
@@ -36,7 +36,7 @@ pub struct StartedRun {
     /// Counts the runs of the trial, from 1.
     pub run_id: i64,
     /// UUID of the checkpoint to go on from.
-    pub latest_checkpoint: Option<String>,
+    pub latest_checkpoint: Option<CheckpointId>,
     /// Its steps; 0 without one.
     pub steps_completed: i64,
 }

@@ -12,7 +12,7 @@ use det_api_types::checkpoints::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::Int64;
-use det_ids::{AllocationId, ExperimentId};
+use det_ids::{AllocationId, CheckpointId, ExperimentId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
@@ -96,7 +96,7 @@ fn report(body: Checkpoint) -> AppResult<CheckpointReport> {
         }
     }
     Ok(CheckpointReport {
-        uuid: body.uuid,
+        uuid: body.uuid.into(),
         task_id: body.task_id.unwrap_or_default().into(),
         allocation_id: body.allocation_id.map(AllocationId),
         metadata: body.metadata.0,
@@ -104,6 +104,11 @@ fn report(body: Checkpoint) -> AppResult<CheckpointReport> {
         reported_at: body.report_time.map(|time| time.0),
         storage_id: body.storage_id,
     })
+}
+
+/// The checkpoints that a request names.
+fn ids(uuids: Vec<String>) -> Vec<CheckpointId> {
+    uuids.into_iter().map(CheckpointId).collect()
 }
 
 fn sizes(resources: BTreeMap<String, Int64>) -> BTreeMap<String, i64> {
@@ -117,7 +122,7 @@ fn sizes(resources: BTreeMap<String, Int64>) -> BTreeMap<String, i64> {
 #[utoipa::path(get, path = "/api/v1/checkpoints/{checkpointUuid}", operation_id = "GetCheckpoint",
     tag = "checkpoints", params(("checkpointUuid" = String, Path)),
     responses((status = 200, body = GetCheckpointResponse)))]
-async fn get_checkpoint(Caller(master, actor): Caller, Path(uuid): Path<String>) -> Answer {
+async fn get_checkpoint(Caller(master, actor): Caller, Path(uuid): Path<CheckpointId>) -> Answer {
     let found = reads::checkpoints::find(&master, &actor, &uuid).await?;
     message(&GetCheckpointResponse {
         checkpoint: show(&found)?,
@@ -130,7 +135,7 @@ async fn get_checkpoint(Caller(master, actor): Caller, Path(uuid): Path<String>)
     responses((status = 200, body = PostCheckpointMetadataResponse)))]
 async fn post_checkpoint_metadata(
     Caller(master, actor): Caller,
-    Path(uuid): Path<String>,
+    Path(uuid): Path<CheckpointId>,
     WireBody(body): WireBody<PostCheckpointMetadataRequest>,
 ) -> Answer {
     let metadata = body.checkpoint.metadata.0;
@@ -152,7 +157,7 @@ async fn patch_checkpoints(
         .into_iter()
         .map(|change| {
             (
-                change.uuid,
+                change.uuid.into(),
                 change.resources.map(|left| sizes(left.resources)),
             )
         })
@@ -170,7 +175,7 @@ async fn delete_checkpoints(
 ) -> Answer {
     master
         .checkpoint_removal
-        .delete(&actor, body.checkpoint_uuids)
+        .delete(&actor, ids(body.checkpoint_uuids))
         .await?;
     empty()
 }
@@ -184,7 +189,7 @@ async fn checkpoints_remove_files(
 ) -> Answer {
     master
         .checkpoint_removal
-        .remove_matching(&actor, body.checkpoint_uuids, body.checkpoint_globs)
+        .remove_matching(&actor, ids(body.checkpoint_uuids), body.checkpoint_globs)
         .await?;
     empty()
 }
@@ -195,7 +200,7 @@ async fn checkpoints_remove_files(
     responses((status = 200, description = "the archive", content_type = "application/gzip")))]
 async fn download_checkpoint(
     Caller(master, actor): Caller,
-    Path(uuid): Path<String>,
+    Path(uuid): Path<CheckpointId>,
     headers: HeaderMap,
 ) -> Answer {
     let accept = headers

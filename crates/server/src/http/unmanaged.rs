@@ -127,7 +127,7 @@ async fn start_trial(
     let run = master.unmanaged.start(&actor, id, resumes).await?;
     message(&StartTrialResponse {
         trial_run_id: run.run_id,
-        latest_checkpoint: run.latest_checkpoint,
+        latest_checkpoint: run.latest_checkpoint.map(Into::into),
         steps_completed: run.steps_completed,
     })
 }

@@ -361,7 +361,7 @@ async fn no_trial_starts_from_a_checkpoint_that_is_being_removed_and_a_restart_g
             .store
             .write(move |tx| {
                 Box::pin(async move {
-                    let mut row = det_store::checkpoints::find(&mut tx.conn(), &uuid(n))
+                    let mut row = det_store::checkpoints::find(&mut tx.conn(), &uuid(n).into())
                         .await?
                         .unwrap();
                     row.removing = Some(patterns.into());

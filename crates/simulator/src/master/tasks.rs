@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{AllocationId, ContainerId, Micros, TrialId};
+use det_ids::{AllocationId, CheckpointId, ContainerId, Micros, TrialId};
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::Observed;
 use det_lifecycle::record::ActorName;
@@ -28,7 +28,7 @@ pub(crate) enum Call {
     /// Reports a checkpoint whose files are stored.
     Checkpoint {
         /// Its name.
-        uuid: String,
+        uuid: CheckpointId,
         /// Steps completed.
         steps: i64,
         /// Path to bytes.
@@ -213,7 +213,7 @@ impl Tx<'_> {
     fn report_checkpoint(
         &mut self,
         allocation: &AllocationId,
-        uuid: String,
+        uuid: CheckpointId,
         steps: i64,
         files: BTreeMap<String, i64>,
     ) -> Result<Reply, Refused> {
@@ -239,8 +239,11 @@ impl Tx<'_> {
         {
             trial.latest_checkpoint = Some((uuid.clone(), steps));
         }
-        self.rows
-            .record(("checkpoint", uuid), "created", Some("COMPLETED".into()));
+        self.rows.record(
+            ("checkpoint", uuid.to_string()),
+            "created",
+            Some("COMPLETED".into()),
+        );
         Ok(Reply::Done)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use det_ids::{ContainerId, TaskId};
+use det_ids::{CheckpointId, ContainerId, TaskId};
 use det_invariants::{Report, ReportContent};
 use det_lifecycle::trial::EarlyExit;
 use det_taskspec::ContainerExit;
@@ -180,7 +180,7 @@ pub(super) struct Code {
     seed: u64,
     processes: BTreeMap<ContainerId, Process>,
     /// Files of checkpoints, by name.
-    storage: BTreeMap<String, BTreeMap<String, i64>>,
+    storage: BTreeMap<CheckpointId, BTreeMap<String, i64>>,
     /// When services were last used, or came up, as the master knows it.
     uses: BTreeMap<TaskId, i64>,
 }
@@ -233,7 +233,7 @@ impl Code {
     }
 
     /// The stored files of a checkpoint.
-    pub(super) fn files(&self, checkpoint: &str) -> BTreeMap<String, i64> {
+    pub(super) fn files(&self, checkpoint: &CheckpointId) -> BTreeMap<String, i64> {
         self.storage.get(checkpoint).cloned().unwrap_or_default()
     }
 
@@ -491,7 +491,7 @@ fn push_checkpoint(process: &mut Process, steps: i64) {
         ("state.json".to_owned(), 2),
     ]);
     process.pending.push_back(Call::Checkpoint {
-        uuid: format!("{trial_id}-{run_id}-{steps}"),
+        uuid: format!("{trial_id}-{run_id}-{steps}").into(),
         steps,
         files,
     });

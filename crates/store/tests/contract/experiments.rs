@@ -641,7 +641,7 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
             !read!(world, conn => logs::chunks_after(conn, &task_id, 0, 10).await).is_empty(),
             !read!(world, conn => metrics::chunks(conn, trial_id, None, 0, 10).await).is_empty(),
             !read!(world, conn => metrics::summaries(conn, trial_id).await).is_empty(),
-            read!(world, conn => checkpoints::find(conn, name).await).is_some(),
+            read!(world, conn => checkpoints::find(conn, &name.into()).await).is_some(),
             read!(world, conn => searches::find(conn, id).await).is_some(),
         ];
         assert_eq!(left, [name == "kept"; 13], "{name}");

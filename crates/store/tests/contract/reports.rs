@@ -593,11 +593,8 @@ pub(crate) async fn checkpoints_are_counted_and_the_newest_complete_one_is_found
         (3, (1 << 40) + 3)
     );
     assert_eq!(
-        (
-            row.latest_checkpoint.as_deref(),
-            row.latest_checkpoint_steps
-        ),
-        (Some("c-3"), Some(300))
+        (row.latest_checkpoint.clone(), row.latest_checkpoint_steps),
+        (Some("c-3".into()), Some(300))
     );
     let row = read!(world, conn => experiments::find(conn, experiment_id).await).unwrap();
     assert_eq!(
@@ -605,7 +602,11 @@ pub(crate) async fn checkpoints_are_counted_and_the_newest_complete_one_is_found
         (3, (1 << 40) + 3)
     );
 
-    let order = |rows: Vec<CheckpointRow>| rows.into_iter().map(|c| c.uuid).collect::<Vec<_>>();
+    let order = |rows: Vec<CheckpointRow>| {
+        rows.into_iter()
+            .map(|c| c.uuid.into())
+            .collect::<Vec<String>>()
+    };
     assert_eq!(
         order(read!(world, conn => checkpoints::of_trial(conn, trial_id).await)),
         ["c-1", "c-2", "c-3", "c-4"]
@@ -614,13 +615,13 @@ pub(crate) async fn checkpoints_are_counted_and_the_newest_complete_one_is_found
         order(read!(world, conn => checkpoints::of_experiment(conn, experiment_id).await)).len(),
         4
     );
-    let wanted = ["c-4".to_owned(), "nothing".to_owned()];
+    let wanted = ["c-4".into(), "nothing".into()];
     assert_eq!(
         order(read!(world, conn => checkpoints::find_all(conn, &wanted).await)),
         ["c-4"]
     );
 
-    let mut row = read!(world, conn => checkpoints::find(conn, "c-3").await).unwrap();
+    let mut row = read!(world, conn => checkpoints::find(conn, &"c-3".into()).await).unwrap();
     row.state = CheckpointState::Deleted;
     row.metadata = r#"{"note":"x"}"#.into();
     (row.resources, row.bytes) = ("{}".into(), 0);
@@ -629,17 +630,17 @@ pub(crate) async fn checkpoints_are_counted_and_the_newest_complete_one_is_found
         checkpoints::update(conn, &change).await?;
         trials::recount_checkpoints(conn, trial_id).await
     });
-    let stored = read!(world, conn => checkpoints::find(conn, "c-3").await);
+    let stored = read!(world, conn => checkpoints::find(conn, &"c-3".into()).await);
     assert_eq!(crate::shown(&stored), crate::shown(&Some(row)));
     let row = read!(world, conn => trials::find(conn, trial_id).await).unwrap();
-    assert_eq!(row.latest_checkpoint.as_deref(), Some("c-1"));
+    assert_eq!(row.latest_checkpoint, Some("c-1".into()));
 
     let mut warm = crate::rows::trial(experiment_id, "warm");
     warm.warm_start_checkpoint = Some("c-1".into());
     change!(world, conn => trials::insert(conn, &warm).await);
     assert_eq!(
         read!(world, conn => checkpoints::warm_start_sources(conn).await),
-        ["c-1"]
+        ["c-1".into()]
     );
 }
 

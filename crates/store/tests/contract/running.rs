@@ -1,6 +1,6 @@
 //! Trials, allocations, containers, tokens and agents.
 
-use det_ids::{ExperimentId, JobId, SlotId, TrialId};
+use det_ids::{CheckpointId, ExperimentId, JobId, SlotId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::place::Capacity;
@@ -36,7 +36,7 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
         (row.metadata.as_str(), row.runner_state.as_str()),
         ("{}", "")
     );
-    assert_eq!(row.warm_start_checkpoint.as_deref(), Some("c-0"));
+    assert_eq!(row.warm_start_checkpoint, Some("c-0".into()));
 
     change_live!(world, tx => {
         edit_trial(tx, id, |row| row.task_id = "task-2".into()).await?;
@@ -323,7 +323,7 @@ pub(crate) async fn what_no_version_has_written_is_an_error_that_names_its_row(w
     assert_eq!(what, format!("machine of experiment {experiment_id}"));
     let (what, _) = corrupt(places::list(conn).await.unwrap_err());
     assert_eq!(what, "draining_slots of place a");
-    let (what, message) = corrupt(checkpoints::find(conn, "c-1").await.unwrap_err());
+    let (what, message) = corrupt(checkpoints::find(conn, &"c-1".into()).await.unwrap_err());
     assert_eq!(what, "state of checkpoint c-1");
     assert!(
         message.starts_with("\"LOST\" is none of ACTIVE, COMPLETED, "),
@@ -643,7 +643,7 @@ pub(crate) async fn long_lists_of_ids_are_answered(world: &World) {
         .map(|s| (s.experiment_id, s.state))
         .collect();
     assert_eq!(states, [(experiment_id, AllocationState::Pending)]);
-    let uuids: Vec<String> = (0..70_000).map(|n| n.to_string()).collect();
+    let uuids: Vec<CheckpointId> = (0..70_000).map(|n| n.to_string().into()).collect();
     assert!(read!(world, conn => checkpoints::find_all(conn, &uuids).await).is_empty());
 }
 

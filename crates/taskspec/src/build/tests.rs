@@ -304,9 +304,9 @@ fn a_trial_resumes_from_its_own_checkpoint_before_another_trials() {
     ] {
         let mut task = trial();
         if let KindFacts::Trial(trial) = &mut task.kind {
-            trial.latest_checkpoint = latest.map(str::to_owned);
+            trial.latest_checkpoint = latest.map(Into::into);
             trial.latest_checkpoint_steps = steps;
-            trial.warm_start_checkpoint = warm_start.map(str::to_owned);
+            trial.warm_start_checkpoint = warm_start.map(Into::into);
         }
         let env = env(&task);
         let start = env.get("DET_LATEST_CHECKPOINT").map(String::as_str);

@@ -15,7 +15,7 @@ use det_config::policies::{Policies, Workload};
 use det_config::storage::StorageLocation;
 use det_config::submitted::{SubmittedTask, TaskDefaults};
 use det_config::task::{LaunchKind, TaskConfig};
-use det_ids::{ExperimentId, Micros, TaskId, UserId, WorkspaceId};
+use det_ids::{CheckpointId, ExperimentId, Micros, TaskId, UserId, WorkspaceId};
 use det_lifecycle::record::ActorName;
 use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
 use det_orchestrator::{Due, Event};
@@ -139,7 +139,7 @@ impl RemovalTasks {
     pub(crate) fn task(
         &self,
         draft: RemovalDraft,
-        checkpoints: Vec<String>,
+        checkpoints: Vec<CheckpointId>,
         globs: Vec<String>,
     ) -> NewTask {
         let details = TaskDetails::CheckpointGc(CheckpointGcDetails {
@@ -410,7 +410,7 @@ async fn failure(tx: &mut WriteTx, id: &TaskId) -> AppResult<String> {
 pub(crate) async fn under_way(
     conn: &mut Conn<'_>,
     open: &[OpenRemoval],
-) -> AppResult<BTreeSet<String>> {
+) -> AppResult<BTreeSet<CheckpointId>> {
     let mut uuids = BTreeSet::new();
     for removal in open {
         let document = task_documents::find(conn, &removal.task_id).await?;

@@ -1,5 +1,6 @@
 //! Files of checkpoints as the master's host sees them: where they are, whom they belong to, and sending them.
 
+use det_ids::CheckpointId;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -131,7 +132,7 @@ impl CheckpointFiles {
     pub(crate) async fn archive(
         &self,
         account: Account,
-        uuid: &str,
+        uuid: &CheckpointId,
         format: Format,
     ) -> AppResult<Archive> {
         let row = self.checkpoints.find(uuid).await?;
@@ -168,7 +169,7 @@ impl CheckpointFiles {
         tokio::task::spawn_blocking(move || {
             let out = ChannelWriter::new(sender.clone());
             if let Err(error) = archive::write(directory.as_fd(), &entries, format, out) {
-                tracing::warn!(checkpoint.uuid = row.uuid, %error, "an archive of a checkpoint could not be sent whole");
+                tracing::warn!(checkpoint.uuid = %row.uuid, %error, "an archive of a checkpoint could not be sent whole");
                 // A receiver that has gone needs no error.
                 let _ = sender.blocking_send(Err(error));
             }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::TrialId;
+use det_ids::{CheckpointId, TrialId};
 use det_store::checkpoints::{self, CheckpointHead, CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::{StoredReport, number};
@@ -113,7 +113,7 @@ pub(crate) fn policy_of(row: &ExperimentRow) -> AppResult<Policy> {
 pub(crate) async fn collectable(
     store: &Store,
     row: &ExperimentRow,
-) -> AppResult<(Vec<CheckpointWithValidation>, BTreeSet<String>)> {
+) -> AppResult<(Vec<CheckpointWithValidation>, BTreeSet<CheckpointId>)> {
     let (rows, protected) = {
         let mut conn = store.read().await?;
         let rows = checkpoints::of_experiment(&mut conn.conn(), row.id).await?;

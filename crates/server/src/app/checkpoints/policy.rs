@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::TrialId;
+use det_ids::{CheckpointId, TrialId};
 
 /// A checkpoint as the policy sees it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     /// The UUID of the checkpoint.
-    pub uuid: String,
+    pub uuid: CheckpointId,
     /// Its trial.
     pub trial_id: TrialId,
     /// Steps completed.
@@ -45,9 +45,9 @@ pub struct Policy {
 /// and take no one's place.
 pub fn to_delete(
     candidates: &[Candidate],
-    protected: &BTreeSet<String>,
+    protected: &BTreeSet<CheckpointId>,
     policy: &Policy,
-) -> Vec<String> {
+) -> Vec<CheckpointId> {
     let mut best: Vec<(&Candidate, CheckpointValidation)> = candidates
         .iter()
         .filter_map(|c| c.validation.map(|validation| (c, validation)))
@@ -125,7 +125,7 @@ mod tests {
         (1_i64..)
             .zip(metrics)
             .map(|(n, metric)| Candidate {
-                uuid: n.to_string(),
+                uuid: n.to_string().into(),
                 trial_id: TrialId(if n <= 5 { 1 } else { 2 }),
                 steps: n * 100,
                 reported_at: n,
@@ -146,12 +146,12 @@ mod tests {
             trial_latest: counts.2,
             smaller_is_better: smaller,
         };
-        let protected = protected.iter().map(|u| (*u).to_owned()).collect();
+        let protected = protected.iter().map(|u| CheckpointId::from(*u)).collect();
         let deleted = to_delete(world, &protected, &policy);
         world
             .iter()
             .filter(|c| !deleted.contains(&c.uuid))
-            .map(|c| c.uuid.parse().unwrap())
+            .map(|c| c.uuid.as_str().parse().unwrap())
             .collect()
     }
 

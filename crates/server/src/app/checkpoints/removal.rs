@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_checkpoint_files::glob::Pattern;
 use det_config::storage::StorageLocation;
 use det_failpoints::failpoint;
-use det_ids::ExperimentId;
+use det_ids::{CheckpointId, ExperimentId};
 use det_lifecycle::record::ActorName;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
@@ -87,7 +87,7 @@ impl CheckpointRemoval {
     }
 
     /// Deletes checkpoints: files, then rows.
-    pub async fn delete(&self, actor: &Actor, uuids: Vec<String>) -> AppResult<()> {
+    pub async fn delete(&self, actor: &Actor, uuids: Vec<CheckpointId>) -> AppResult<()> {
         self.remove_matching(actor, uuids, vec!["**/*".to_owned()])
             .await
     }
@@ -97,7 +97,7 @@ impl CheckpointRemoval {
     pub async fn remove_matching(
         &self,
         actor: &Actor,
-        uuids: Vec<String>,
+        uuids: Vec<CheckpointId>,
         globs: Vec<String>,
     ) -> AppResult<()> {
         if uuids.is_empty() {
@@ -106,7 +106,7 @@ impl CheckpointRemoval {
             ));
         }
         for (index, uuid) in uuids.iter().enumerate() {
-            check_uuid(&format!("checkpointUuids[{index}]"), uuid)?;
+            check_uuid(&format!("checkpointUuids[{index}]"), uuid.as_str())?;
         }
         let patterns = patterns(&globs)?;
         let rows = self.removable(actor, &uuids, patterns.is_empty()).await?;
@@ -136,7 +136,7 @@ impl CheckpointRemoval {
     async fn removable(
         &self,
         actor: &Actor,
-        uuids: &[String],
+        uuids: &[CheckpointId],
         only_compared: bool,
     ) -> AppResult<Vec<CheckpointRow>> {
         let rows = self
@@ -150,7 +150,7 @@ impl CheckpointRemoval {
             return Ok(rows);
         }
         let mut conn = self.context.store.read().await?;
-        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut conn.conn())
+        let sources: BTreeSet<CheckpointId> = checkpoints::warm_start_sources(&mut conn.conn())
             .await?
             .into_iter()
             .collect();
@@ -218,7 +218,7 @@ impl CheckpointRemoval {
     pub(crate) async fn send_task(
         &self,
         experiment: &ExperimentRow,
-        uuids: Vec<String>,
+        uuids: Vec<CheckpointId>,
         patterns: &[Pattern],
         warm_starts: WarmStarts,
         why: &Why,
@@ -250,7 +250,7 @@ impl CheckpointRemoval {
     /// Marks checkpoints whose files are to be removed, and returns them; deleted ones are left out.
     async fn begin(
         &self,
-        uuids: Vec<String>,
+        uuids: Vec<CheckpointId>,
         patterns: &[Pattern],
         warm_starts: WarmStarts,
     ) -> AppResult<Vec<CheckpointRow>> {
@@ -265,11 +265,11 @@ impl CheckpointRemoval {
     async fn mark(
         &self,
         tx: &mut WriteTx,
-        uuids: Vec<String>,
+        uuids: Vec<CheckpointId>,
         patterns: &[Pattern],
         warm_starts: WarmStarts,
     ) -> AppResult<Vec<CheckpointRow>> {
-        let sources: BTreeSet<String> = checkpoints::warm_start_sources(&mut tx.conn())
+        let sources: BTreeSet<CheckpointId> = checkpoints::warm_start_sources(&mut tx.conn())
             .await?
             .into_iter()
             .collect();
@@ -365,7 +365,7 @@ impl CheckpointRemoval {
     /// Stores what the removal of these patterns has left of checkpoints; `None` = everything that it had.
     async fn store_left(
         &self,
-        left: Vec<(String, Option<RemainingFiles>)>,
+        left: Vec<(CheckpointId, Option<RemainingFiles>)>,
         removed: Vec<Pattern>,
         actor: &ActorName,
         reason: Option<&'static str>,
@@ -433,7 +433,7 @@ pub(super) fn without(mark: Option<&str>, patterns: &[Pattern]) -> AppResult<Opt
 }
 
 /// A checkpoint that some trial started from stays.
-pub(crate) fn in_use(uuid: &str) -> AppError {
+pub(crate) fn in_use(uuid: &CheckpointId) -> AppError {
     AppError::precondition(format!(
         "checkpoint \"{uuid}\" cannot be deleted: a trial was started from it"
     ))
@@ -465,7 +465,10 @@ fn remove_each(
     storage: &Storage,
     rows: Vec<(CheckpointRow, Owner)>,
     patterns: &[Pattern],
-) -> (Vec<(String, Option<RemainingFiles>)>, Option<AppError>) {
+) -> (
+    Vec<(CheckpointId, Option<RemainingFiles>)>,
+    Option<AppError>,
+) {
     let (mut left, mut failure) = (Vec::with_capacity(rows.len()), None);
     for (row, owner) in rows {
         let now = remove_one(storage, &row, owner, patterns).unwrap_or_else(|error| {

@@ -21,7 +21,7 @@ use det_checkpoint_files::removal::{RemovalError, remove_matching, resources};
 use det_checkpoint_files::tree::{Entry, EntryKind, empty, gone, list, open_directory};
 use det_config::experiment::ExperimentConfig;
 use det_config::storage::StorageLocation;
-use det_ids::{ExperimentId, TrialId, UserId};
+use det_ids::{CheckpointId, ExperimentId, TrialId, UserId};
 use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID, unprivileged_id};
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
@@ -222,19 +222,19 @@ impl Storage {
 
     /// Opens a checkpoint's directory; `None` = the storage is here and holds no such checkpoint. An error when it
     /// belongs to another user than `owner`.
-    pub fn open(&self, uuid: &str, owner: Owner) -> AppResult<Option<OwnedFd>> {
-        check_uuid(uuid)?;
+    pub fn open(&self, uuid: &CheckpointId, owner: Owner) -> AppResult<Option<OwnedFd>> {
+        check_uuid(uuid.as_str())?;
         for root in self.open_roots()? {
-            match open_directory(root.as_fd(), Path::new(uuid)) {
+            match open_directory(root.as_fd(), Path::new(uuid.as_str())) {
                 Ok(directory) => {
-                    self.refuse_private(directory.as_fd(), Path::new(uuid))?;
+                    self.refuse_private(directory.as_fd(), Path::new(uuid.as_str()))?;
                     let meta = fstat(directory.as_fd())
-                        .map_err(|e| self.failed("opened", Path::new(uuid), &e.into()))?;
-                    self.require_owner(uuid, meta.st_uid, owner)?;
+                        .map_err(|e| self.failed("opened", Path::new(uuid.as_str()), &e.into()))?;
+                    self.require_owner(uuid.as_str(), meta.st_uid, owner)?;
                     return Ok(Some(directory));
                 }
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => return Err(self.failed("opened", Path::new(uuid), &e)),
+                Err(e) => return Err(self.failed("opened", Path::new(uuid.as_str()), &e)),
             }
         }
         Ok(None)
@@ -257,10 +257,10 @@ impl Storage {
 
     /// Deletes a checkpoint's directory. One that is gone already is what was wanted. An error when a directory in it
     /// belongs to another user than `owner`, who can have moved it there: what is in that one stays.
-    pub fn remove(&self, uuid: &str, owner: Owner) -> AppResult<()> {
-        check_uuid(uuid)?;
+    pub fn remove(&self, uuid: &CheckpointId, owner: Owner) -> AppResult<()> {
+        check_uuid(uuid.as_str())?;
         for root in self.open_roots()? {
-            self.remove_owned(root.as_fd(), Path::new(uuid), owner)?;
+            self.remove_owned(root.as_fd(), Path::new(uuid.as_str()), owner)?;
         }
         Ok(())
     }
@@ -313,7 +313,7 @@ impl Storage {
     /// directories with a final `/`. A checkpoint that is gone has nothing left. Without patterns nothing is deleted.
     pub fn remove_matching(
         &self,
-        uuid: &str,
+        uuid: &CheckpointId,
         owner: Owner,
         patterns: &[Pattern],
     ) -> AppResult<BTreeMap<String, i64>> {
@@ -324,7 +324,7 @@ impl Storage {
         let Some(directory) = self.open(uuid, owner)? else {
             return Ok(BTreeMap::new());
         };
-        let failed = |e: io::Error| self.failed("changed", Path::new(uuid), &e);
+        let failed = |e: io::Error| self.failed("changed", Path::new(uuid.as_str()), &e);
         let may_empty = may_empty(directory.as_fd(), owner).map_err(failed)?;
         let left =
             remove_matching(directory.as_fd(), patterns, may_empty).map_err(|e| match e {

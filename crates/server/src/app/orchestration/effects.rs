@@ -2,6 +2,7 @@
 
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
+use det_ids::CheckpointId;
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
 use det_store::events::NewEvent;
 use det_store::{
@@ -188,14 +189,15 @@ async fn insert_trial(
 async fn warm_start_checkpoint(
     tx: &mut WriteTx,
     config: &ExperimentConfig,
-) -> AppResult<Option<String>> {
+) -> AppResult<Option<CheckpointId>> {
     if let Some(uuid) = &config.searcher.source_checkpoint_uuid {
-        let found = checkpoints::find(&mut tx.conn(), uuid).await?;
+        let uuid = CheckpointId::from(uuid.as_str());
+        let found = checkpoints::find(&mut tx.conn(), &uuid).await?;
         return match found {
             Some(c)
                 if c.state == checkpoints::CheckpointState::Completed && c.removing.is_none() =>
             {
-                Ok(Some(uuid.clone()))
+                Ok(Some(uuid))
             }
             Some(_) => Err(AppError::invalid(format!(
                 "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" is not complete any more"

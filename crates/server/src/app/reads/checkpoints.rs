@@ -8,7 +8,7 @@ use det_api_types::checkpoints::{CheckpointState, GetCheckpointsQuery};
 use det_api_types::page::Pagination;
 use det_authz::Kind;
 use det_config::experiment::mask_document;
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{CheckpointId, ExperimentId, TrialId};
 use det_store::checkpoints::{self, CheckpointHead, CheckpointRow};
 use det_store::experiments::ExperimentRow;
 use det_store::metrics::StoredReport;
@@ -131,12 +131,12 @@ async fn page(
     let config = i64::try_from(experiment.config.len()).unwrap_or(i64::MAX);
     let (heads, mut pagination) =
         paging::within(heads, pagination, |head| head.bytes.saturating_add(config));
-    let uuids: Vec<String> = heads.into_iter().map(|head| head.uuid).collect();
+    let uuids: Vec<CheckpointId> = heads.into_iter().map(|head| head.uuid).collect();
     let rows = {
         let mut conn = store.read().await?;
         checkpoints::find_all(&mut conn.conn(), &uuids).await?
     };
-    let mut rows: BTreeMap<String, CheckpointRow> = rows
+    let mut rows: BTreeMap<CheckpointId, CheckpointRow> = rows
         .into_iter()
         .map(|row| (row.uuid.clone(), row))
         .collect();
@@ -246,7 +246,11 @@ fn has_only_keys_of(config: &Value, common: &Value) -> bool {
 }
 
 /// One checkpoint.
-pub(crate) async fn find(master: &Master, actor: &Actor, uuid: &str) -> AppResult<ShownCheckpoint> {
+pub(crate) async fn find(
+    master: &Master,
+    actor: &Actor,
+    uuid: &CheckpointId,
+) -> AppResult<ShownCheckpoint> {
     require(actor)?;
     let row = master.checkpoints.find(uuid).await?;
     shown(master, actor, row).await
@@ -278,7 +282,7 @@ pub(crate) async fn shown(
 pub(crate) async fn archive(
     master: &Master,
     actor: &Actor,
-    uuid: &str,
+    uuid: &CheckpointId,
     format: Format,
 ) -> AppResult<Archive> {
     require(actor)?;
@@ -334,7 +338,7 @@ pub(crate) async fn doomed(
         .iter()
         .filter_map(|joined| joined.candidate(&experiment.searcher_metric))
         .collect();
-    let doomed: BTreeSet<String> = to_delete(&candidates, &protected, &policy)
+    let doomed: BTreeSet<CheckpointId> = to_delete(&candidates, &protected, &policy)
         .into_iter()
         .collect();
     joined.retain(|joined| doomed.contains(&joined.row.uuid));

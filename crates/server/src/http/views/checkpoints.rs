@@ -75,7 +75,7 @@ pub fn checkpoint(
         },
     };
     Ok(Checkpoint {
-        uuid: row.uuid.clone(),
+        uuid: row.uuid.to_string(),
         task_id: Some(row.task_id.to_string()),
         allocation_id: row.allocation_id.as_ref().map(ToString::to_string),
         report_time: Some(Timestamp(row.reported_at)),

@@ -60,7 +60,11 @@ pub fn trial(row: &TrialRow, parts: &TrialParts, now: i64) -> Result<Trial, Stor
             .transpose()?,
         runner_state: row.runner_state.clone(),
         wall_clock_time: Float(seconds),
-        warm_start_checkpoint_uuid: row.warm_start_checkpoint.clone().unwrap_or_default(),
+        warm_start_checkpoint_uuid: row
+            .warm_start_checkpoint
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         task_id: task_ids.first().cloned(),
         total_checkpoint_size: Int64(row.checkpoint_bytes),
         checkpoint_count: row.checkpoint_count,
@@ -146,7 +150,7 @@ pub fn metrics_workload(report: StoredReport, batches: BatchMetrics) -> MetricsW
 /// A checkpoint as an entry of a trial's history.
 pub fn checkpoint_workload(row: &CheckpointRow) -> Result<CheckpointWorkload, StoreError> {
     Ok(CheckpointWorkload {
-        uuid: row.uuid.clone(),
+        uuid: row.uuid.to_string(),
         end_time: Some(Timestamp(row.reported_at)),
         state: CheckpointState::from_name(row.state.name()).unwrap_or_default(),
         resources: resources(row)?

@@ -32,17 +32,17 @@ fn patterns(texts: &[&str]) -> Vec<Pattern> {
 #[test]
 fn removing_twice_is_removing_once() {
     let (root, storage) = world();
-    storage.remove(UUID, me()).unwrap();
+    storage.remove(&UUID.into(), me()).unwrap();
     assert!(!root.path().join(UUID).exists());
-    storage.remove(UUID, me()).unwrap();
-    assert!(storage.open(UUID, me()).unwrap().is_none());
+    storage.remove(&UUID.into(), me()).unwrap();
+    assert!(storage.open(&UUID.into(), me()).unwrap().is_none());
 }
 
 #[test]
 fn matching_files_go_and_the_rest_is_reported() {
     let (_root, storage) = world();
     let left = storage
-        .remove_matching(UUID, me(), &patterns(&["**/*.txt"]))
+        .remove_matching(&UUID.into(), me(), &patterns(&["**/*.txt"]))
         .unwrap();
     let expected = [("model.pt", 5), ("sub/", 0), ("sub/deep/", 0)];
     assert_eq!(
@@ -55,7 +55,7 @@ fn matching_files_go_and_the_rest_is_reported() {
 fn a_matching_directory_goes_with_all_below_it() {
     let (root, storage) = world();
     let left = storage
-        .remove_matching(UUID, me(), &patterns(&["sub", "*.pt"]))
+        .remove_matching(&UUID.into(), me(), &patterns(&["sub", "*.pt"]))
         .unwrap();
     assert!(left.is_empty());
     assert!(
@@ -76,7 +76,7 @@ fn links_are_removed_and_never_followed() {
         root.path().join(UUID).join("file.txt"),
     )
     .unwrap();
-    let directory = storage.open(UUID, me()).unwrap().unwrap();
+    let directory = storage.open(&UUID.into(), me()).unwrap().unwrap();
     assert!(open_file(directory.as_fd(), Path::new("file.txt")).is_err());
     assert!(open_file(directory.as_fd(), Path::new("link/precious.txt")).is_err());
     let names: Vec<_> = list(directory.as_fd())
@@ -86,9 +86,13 @@ fn links_are_removed_and_never_followed() {
         .collect();
     assert!(!names.contains(&PathBuf::from("link/precious.txt")));
     storage
-        .remove_matching(UUID, me(), &patterns(&["link/*", "**/precious.txt"]))
+        .remove_matching(
+            &UUID.into(),
+            me(),
+            &patterns(&["link/*", "**/precious.txt"]),
+        )
         .unwrap();
-    storage.remove(UUID, me()).unwrap();
+    storage.remove(&UUID.into(), me()).unwrap();
     assert!(outside.join("precious.txt").exists());
 }
 
@@ -97,15 +101,15 @@ fn a_checkpoint_that_is_a_link_is_not_opened() {
     let (root, storage) = world();
     let other = "1b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
     symlink("/etc", root.path().join(other)).unwrap();
-    assert!(storage.open(other, me()).is_err());
-    storage.remove(other, me()).unwrap();
+    assert!(storage.open(&other.into(), me()).is_err());
+    storage.remove(&other.into(), me()).unwrap();
     assert!(Path::new("/etc").exists());
 }
 
 #[test]
 fn storage_that_is_not_here_is_an_error_that_names_it() {
     let storage = Storage::at(Path::new("/nowhere/at/all"));
-    let error = storage.remove(UUID, me()).unwrap_err();
+    let error = storage.remove(&UUID.into(), me()).unwrap_err();
     assert_eq!(
         error.message,
         "test storage cannot be seen from the master's host: looked for \"/nowhere/at/all\""
@@ -117,7 +121,7 @@ fn only_uuids_name_checkpoints() {
     let (_root, storage) = world();
     for name in ["..", "/etc", "a/b", "", "0b6c5d1e7f7a4f3e9c553f0f2d9b8a11"] {
         assert_eq!(
-            storage.remove(name, me()).unwrap_err().kind,
+            storage.remove(&name.into(), me()).unwrap_err().kind,
             ErrorKind::Invalid,
             "{name}"
         );
@@ -192,7 +196,8 @@ fn data_directories_are_no_storage_even_below_an_allowed_path() {
     std::fs::write(elsewhere.join("agent.lock"), "").unwrap();
     let allowed = allowed(&data, &[root.path()]);
     let open = |path: &Path| {
-        Storage::below("s".into(), path, &allowed).and_then(|storage| storage.open(UUID, me()))
+        Storage::below("s".into(), path, &allowed)
+            .and_then(|storage| storage.open(&UUID.into(), me()))
     };
     for path in ["", "agents/a/containers"] {
         let error = open(&data.join(path)).unwrap_err();
@@ -211,7 +216,7 @@ fn a_lock_in_a_directory_that_others_write_to_hides_nothing() {
     std::fs::write(root.path().join("agent.lock"), "").unwrap();
     let everybody = std::fs::Permissions::from_mode(0o1777);
     std::fs::set_permissions(root.path(), everybody).unwrap();
-    assert!(storage.open(UUID, me()).unwrap().is_some());
+    assert!(storage.open(&UUID.into(), me()).unwrap().is_some());
 }
 
 #[test]
@@ -221,8 +226,8 @@ fn a_link_between_the_allowed_path_and_the_checkpoint_is_not_followed() {
     symlink(root.path().join("."), &link).unwrap();
     let allowed = allowed(&root.path().join("data"), &[root.path()]);
     let storage = Storage::below("s".into(), &link, &allowed).unwrap();
-    assert!(storage.open(UUID, me()).is_err());
-    assert!(storage.remove(UUID, me()).is_err());
+    assert!(storage.open(&UUID.into(), me()).is_err());
+    assert!(storage.remove(&UUID.into(), me()).is_err());
     assert!(root.path().join(UUID).exists());
 }
 
@@ -235,10 +240,10 @@ fn a_directory_of_another_user_is_neither_opened_nor_removed() {
     };
     if geteuid().is_root() {
         for error in [
-            storage.open(UUID, other).unwrap_err(),
-            storage.remove(UUID, other).unwrap_err(),
+            storage.open(&UUID.into(), other).unwrap_err(),
+            storage.remove(&UUID.into(), other).unwrap_err(),
             storage
-                .remove_matching(UUID, other, &patterns(&["*.pt"]))
+                .remove_matching(&UUID.into(), other, &patterns(&["*.pt"]))
                 .unwrap_err(),
         ] {
             assert_eq!(error.kind, ErrorKind::Forbidden, "{error}");
@@ -247,7 +252,7 @@ fn a_directory_of_another_user_is_neither_opened_nor_removed() {
         assert!(file.exists());
     } else {
         // Everything that an unprivileged agent runs has one user id.
-        assert!(storage.open(UUID, other).unwrap().is_some());
+        assert!(storage.open(&UUID.into(), other).unwrap().is_some());
     }
 }
 
@@ -363,14 +368,14 @@ fn directories_of_another_user_in_a_checkpoint_are_not_emptied() {
     };
     for texts in [["**/*"], ["sub"], ["sub/moved"], ["**/precious"]] {
         let error = storage
-            .remove_matching(UUID, owner, &patterns(&texts))
+            .remove_matching(&UUID.into(), owner, &patterns(&texts))
             .unwrap_err();
         assert!(error.message.contains("user id 2000"), "{error}");
         assert!(moved.join("precious").exists(), "{texts:?}");
     }
-    assert!(storage.remove(UUID, owner).is_err());
+    assert!(storage.remove(&UUID.into(), owner).is_err());
     std::fs::remove_file(moved.join("precious")).unwrap();
-    storage.remove(UUID, owner).unwrap();
+    storage.remove(&UUID.into(), owner).unwrap();
     assert!(!checkpoint.exists());
 }
 
@@ -413,7 +418,7 @@ fn links_to_tensorboard_files_are_not_followed() {
 fn only_reported_files_belong_to_a_checkpoint() {
     let (root, storage) = world();
     std::fs::write(root.path().join(UUID).join("token"), b"secret").unwrap();
-    let directory = storage.open(UUID, me()).unwrap().unwrap();
+    let directory = storage.open(&UUID.into(), me()).unwrap().unwrap();
     let reported = [("model.pt", 5), ("sub/deep/b.txt", 2), ("gone", 1)]
         .map(|(path, size)| (path.to_owned(), size))
         .into();
@@ -425,7 +430,7 @@ fn only_reported_files_belong_to_a_checkpoint() {
 #[test]
 fn without_patterns_nothing_is_deleted() {
     let (root, storage) = world();
-    let left = storage.remove_matching(UUID, me(), &[]).unwrap();
+    let left = storage.remove_matching(&UUID.into(), me(), &[]).unwrap();
     assert_eq!(left.len(), 5);
     assert!(root.path().join(UUID).join("model.pt").exists());
 }
@@ -438,6 +443,6 @@ fn directories_nested_too_deep_are_an_error_and_no_crash() {
         mkdirat(at.as_fd(), "d", Mode::S_IRWXU).unwrap();
         at = open_directory(at.as_fd(), Path::new("d")).unwrap();
     }
-    let error = storage.remove(UUID, me()).unwrap_err();
+    let error = storage.remove(&UUID.into(), me()).unwrap_err();
     assert!(error.message.contains("nested more than"), "{error}");
 }

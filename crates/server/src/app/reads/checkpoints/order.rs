@@ -133,7 +133,7 @@ mod tests {
             .into();
         let key = sort_key(attribute, "", order, "loss", smaller_is_better).unwrap();
         sort(&mut items, &key, order, &losses);
-        items.into_iter().map(|head| head.uuid).collect()
+        items.into_iter().map(|head| head.uuid.into()).collect()
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetTrialWorkloadsQuery, MetricType, WorkloadFilter};
-use det_ids::TrialId;
+use det_ids::{CheckpointId, TrialId};
 use det_store::Store;
 use det_store::checkpoints::{self, CheckpointHead, CheckpointRow, CheckpointState};
 use det_store::metrics::{StoredReport, number};
@@ -34,7 +34,7 @@ enum Key {
     },
     Checkpoint {
         step: i64,
-        uuid: String,
+        uuid: CheckpointId,
     },
 }
 
@@ -203,12 +203,15 @@ async fn wanted_checkpoints(
 }
 
 /// The checkpoints of a page.
-async fn checkpoints_of(store: &Store, page: &[Key]) -> AppResult<BTreeMap<String, CheckpointRow>> {
+async fn checkpoints_of(
+    store: &Store,
+    page: &[Key],
+) -> AppResult<BTreeMap<CheckpointId, CheckpointRow>> {
     let named = page.iter().filter_map(|key| match key {
         Key::Checkpoint { uuid, .. } => Some(uuid.clone()),
         Key::Report { .. } => None,
     });
-    let uuids: Vec<String> = named.collect();
+    let uuids: Vec<CheckpointId> = named.collect();
     let mut conn = store.read().await?;
     let rows = checkpoints::find_all(&mut conn.conn(), &uuids).await?;
     Ok(rows
