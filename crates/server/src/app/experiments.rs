@@ -6,7 +6,7 @@ use det_config::experiment::{ExperimentConfig, mask_for_others};
 use det_config::hyperparameters::{Continuation, SearchMethod};
 use det_config::submitted::{Experiment, Submitted};
 use det_failpoints::failpoint;
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, UserId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::Event;
@@ -32,7 +32,7 @@ use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
 use crate::app::renewal::{ATTEMPTS, Renewal, Renewals, RenewedConfig, overtaken};
 use crate::app::scheduling::fallback::fallback_of;
-use crate::app::submission::{NewExperimentRequest, Submissions};
+use crate::app::submission::{CheckedSubmission, NewExperimentRequest, Submissions};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -82,16 +82,12 @@ pub struct Experiments {
 
 impl Experiments {
     /// Checks a submission and, unless only that is asked, stores it with its search and first trials.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "several steps of one use case, which are not split yet"
-    )]
     pub async fn create(
         &self,
         actor: &Actor,
-        request: NewExperimentRequest,
+        mut request: NewExperimentRequest,
     ) -> AppResult<CreatedExperiment> {
-        let checked = self.submissions.check(actor, &request).await?;
+        let mut checked = self.submissions.check(actor, &request).await?;
         let own = Target::of(Kind::Experiment).owned_by(actor.user().id);
         let shown = if actor.may(Permission::ReadUnmasked, &own) {
             checked.config.masked_json()
@@ -110,25 +106,61 @@ impl Experiments {
         let archive = match (request.parent_id, request.files.is_empty()) {
             (Some(parent), true) => self.parent_archive(parent).await?,
             _ => {
-                let files = request.files;
+                let files = std::mem::take(&mut request.files);
                 tokio::task::spawn_blocking(move || model_archive::pack("modelDefinition", &files))
                     .await
                     .map_err(AppError::internal)??
             }
         };
         let (warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
+        let search = checked.search.take();
         // The code of an unmanaged one has not reported yet, whatever the request contains.
         let state = if request.activate && !request.unmanaged {
             ExperimentState::Active
         } else {
             ExperimentState::Paused
         };
+        let new = self.row(actor.user().id, checked, request, state, archive)?;
+        let (service, actor, noted) = (self.clone(), actor.clone(), warnings.clone());
+        let id = self
+            .context
+            .write(move |tx| {
+                Box::pin(async move {
+                    let known = service.known_external(tx, &new, &actor).await?;
+                    if let Some(id) = known {
+                        return Ok(id);
+                    }
+                    let id = service.store(tx, new, search, state, &actor.name()).await?;
+                    service.log_warnings(tx, id, &noted).await?;
+                    failpoint!("server::experiments::create::before_commit");
+                    Ok::<_, AppError>(id)
+                })
+            })
+            .await?;
+        failpoint!("server::experiments::create::after_commit");
+        Ok(CreatedExperiment {
+            id: Some(id),
+            config: shown,
+            warnings,
+            slots_exceeded,
+        })
+    }
+
+    /// A checked submission as rows. `archive` = its packed model definition.
+    fn row(
+        &self,
+        owner_id: UserId,
+        checked: CheckedSubmission,
+        request: NewExperimentRequest,
+        state: ExperimentState,
+        archive: Vec<u8>,
+    ) -> AppResult<NewExperiment> {
         let config = &checked.config;
-        let new = NewExperiment {
+        Ok(NewExperiment {
             job: JobRow {
                 id: uuid::Uuid::new_v4().to_string().into(),
                 kind: JobKind::Experiment,
-                owner_id: actor.user().id,
+                owner_id,
                 resource_pool: config.resources.resource_pool.clone(),
                 priority: config.resources.priority.unwrap_or_else(|| {
                     self.pools.default_priority(&config.resources.resource_pool)
@@ -160,31 +192,6 @@ impl Experiments {
             model_definition: archive,
             unmanaged: request.unmanaged,
             external_id: request.external_id,
-        };
-        let (service, actor) = (self.clone(), actor.clone());
-        let id = self
-            .context
-            .write(move |tx| {
-                Box::pin(async move {
-                    let known = service.known_external(tx, &new, &actor).await?;
-                    if let Some(id) = known {
-                        return Ok(id);
-                    }
-                    let id = service
-                        .store(tx, new, checked.search, state, &actor.name())
-                        .await?;
-                    service.log_warnings(tx, id, &checked.warnings).await?;
-                    failpoint!("server::experiments::create::before_commit");
-                    Ok::<_, AppError>(id)
-                })
-            })
-            .await?;
-        failpoint!("server::experiments::create::after_commit");
-        Ok(CreatedExperiment {
-            id: Some(id),
-            config: shown,
-            warnings,
-            slots_exceeded,
         })
     }
 

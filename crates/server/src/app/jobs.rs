@@ -1,15 +1,15 @@
 //! The job queue as it is now: which jobs hold or want slots, in which order they are served.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use det_config::errors::ConfigErrors;
 use det_config::submitted::{Placement, SLOTS_OF_TASK, SLOTS_OF_TRIAL, WorkSize};
-use det_ids::{JobId, PriorityOrder, TaskId};
+use det_ids::{AllocationId, JobId, PriorityOrder, TaskId};
 use det_scheduler::{Policy, Side};
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
-use det_store::task_documents;
+use det_store::{Store, task_documents};
 use det_taskspec::TaskKind;
 
 use crate::app::admission::{Admission, Findings};
@@ -201,36 +201,71 @@ pub struct JobQueue {
     pub(super) job_changes: JobChanges,
 }
 
+/// The rows of which the queue is made, read at one moment.
+struct LiveWork {
+    allocations: Vec<AllocationRow>,
+    experiments: BTreeMap<JobId, ExperimentRow>,
+    tasks: BTreeMap<TaskId, TaskRow>,
+    /// Descriptions of tasks.
+    names: HashMap<TaskId, String>,
+    jobs: BTreeMap<JobId, JobRow>,
+}
+
+impl LiveWork {
+    /// `None` = nothing is live.
+    async fn load(store: &Store) -> AppResult<Option<Self>> {
+        let mut conn = store.read().await?;
+        let allocations = allocations::live(&mut conn.conn()).await?;
+        if allocations.is_empty() {
+            return Ok(None);
+        }
+        let others: Vec<TaskId> = allocations
+            .iter()
+            .filter(|row| row.kind != TaskKind::Trial)
+            .map(|row| row.task_id.clone())
+            .collect();
+        let experiments = experiments::live(&mut conn.conn()).await?;
+        let tasks = allocations::tasks(&mut conn.conn(), &others).await?;
+        let jobs = experiments::live_jobs(&mut conn.conn()).await?;
+        Ok(Some(Self {
+            allocations,
+            experiments: experiments
+                .into_iter()
+                .map(|e| (e.job_id.clone(), e))
+                .collect(),
+            tasks: tasks
+                .into_iter()
+                .map(|task| (task.id.clone(), task))
+                .collect(),
+            names: task_documents::descriptions(&mut conn.conn(), &others).await?,
+            jobs: jobs.into_iter().map(|job| (job.id.clone(), job)).collect(),
+        }))
+    }
+}
+
 impl JobQueue {
     /// The queue of one pool, or of all pools one after the other, each in the order in which it is served.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "several steps of one use case, which are not split yet"
-    )]
     pub async fn list(&self, pool: Option<&str>) -> AppResult<Vec<QueuedJob>> {
-        let (live, experiments, tasks, mut names, jobs) = {
-            let mut conn = self.context.store.read().await?;
-            let live = allocations::live(&mut conn.conn()).await?;
-            if live.is_empty() {
-                return Ok(Vec::new());
-            }
-            let others: Vec<TaskId> = live
-                .iter()
-                .filter(|row| row.kind != TaskKind::Trial)
-                .map(|row| row.task_id.clone())
-                .collect();
-            (
-                live,
-                experiments::live(&mut conn.conn()).await?,
-                allocations::tasks(&mut conn.conn(), &others).await?,
-                task_documents::descriptions(&mut conn.conn(), &others).await?,
-                experiments::live_jobs(&mut conn.conn()).await?,
-            )
+        let Some(work) = LiveWork::load(&self.context.store).await? else {
+            return Ok(Vec::new());
         };
         let held = self
             .live
             .look(&self.context.store, LiveCache::held_by)
             .await?;
+        let mut queue = self.entries(work, pool, &held);
+        self.put_in_order(&mut queue);
+        self.note_backfill(&mut queue);
+        Ok(queue)
+    }
+
+    /// The entries of the queue of one pool or of all, in no order; `held` = slots that allocations hold.
+    fn entries(
+        &self,
+        mut work: LiveWork,
+        pool: Option<&str>,
+        held: &BTreeMap<AllocationId, u32>,
+    ) -> Vec<QueuedJob> {
         let held_by = |a: &AllocationRow| held.get(&a.id).copied().map_or(0, i64::from);
         // A job without work at present, such as a paused one, is in no queue. One that names several pools may be in
         // the queue of each.
@@ -239,37 +274,22 @@ impl JobQueue {
         let shown = |row: &AllocationRow| {
             row.kind != TaskKind::CheckpointGc && pool.is_none_or(|pool| row.resource_pool == pool)
         };
-        for allocation in live {
+        for allocation in std::mem::take(&mut work.allocations) {
             if shown(&allocation) {
                 let key = (allocation.job_id.clone(), allocation.resource_pool.clone());
                 of_job.entry(key).or_default().push(allocation);
             }
         }
-        let experiment_of: BTreeMap<&JobId, &ExperimentRow> =
-            experiments.iter().map(|e| (&e.job_id, e)).collect();
-        let task_of: BTreeMap<&TaskId, &TaskRow> =
-            tasks.iter().map(|task| (&task.id, task)).collect();
-        let job_of: BTreeMap<&JobId, &JobRow> = jobs.iter().map(|j| (&j.id, j)).collect();
-        let mut queue: Vec<QueuedJob> = of_job
-            .into_iter()
-            // What is missing has ended since the allocations were read.
-            .filter_map(|((job_id, resource_pool), allocations)| {
-                let job = (*job_of.get(&job_id)?).clone();
+        let entry =
+            |((job_id, resource_pool), allocations): ((JobId, String), Vec<AllocationRow>)| {
+                // What is missing has ended since the allocations were read.
+                let job = work.jobs.get(&job_id)?.clone();
                 let first = allocations.first()?;
-                let subject = match first.kind {
-                    TaskKind::Trial => {
-                        JobSubject::Experiment(Box::new((*experiment_of.get(&job_id)?).clone()))
-                    }
-                    TaskKind::Notebook
-                    | TaskKind::Shell
-                    | TaskKind::Command
-                    | TaskKind::Tensorboard
-                    | TaskKind::CheckpointGc
-                    | TaskKind::Generic => {
-                        let task = (*task_of.get(&first.task_id)?).clone();
-                        let name = names.remove(&first.task_id);
-                        self.subject(task, name)
-                    }
+                let subject = if first.kind == TaskKind::Trial {
+                    JobSubject::Experiment(Box::new(work.experiments.get(&job_id)?.clone()))
+                } else {
+                    let task = work.tasks.get(&first.task_id)?.clone();
+                    self.subject(task, work.names.remove(&first.task_id))
                 };
                 Some(QueuedJob {
                     job: JobRow {
@@ -282,11 +302,15 @@ impl JobQueue {
                     ahead: 0,
                     backfilled: false,
                 })
-            })
-            .collect();
+            };
+        of_job.into_iter().filter_map(entry).collect()
+    }
+
+    /// Sorts entries as their pools serve them, and counts for each how many of its pool are ahead of it.
+    fn put_in_order(&self, queue: &mut [QueuedJob]) {
         // By pool, where it serves by priority.
         let mut orders: BTreeMap<String, Option<PriorityOrder>> = BTreeMap::new();
-        for entry in &queue {
+        for entry in &*queue {
             let pool = &entry.job.resource_pool;
             if !orders.contains_key(pool) {
                 let settings = self.pools.settings(pool);
@@ -297,7 +321,7 @@ impl JobQueue {
         let order_in = |pool: &str| orders.get(pool).copied().flatten();
         queue.sort_by(|a, b| in_order(&a.job, &b.job, order_in(&a.job.resource_pool)));
         let mut before: BTreeMap<String, i64> = BTreeMap::new();
-        for entry in &mut queue {
+        for entry in queue {
             if order_in(&entry.job.resource_pool).is_none() {
                 entry.ahead = NO_ORDER;
                 continue;
@@ -306,8 +330,6 @@ impl JobQueue {
             entry.ahead = *ahead;
             *ahead += 1;
         }
-        self.note_backfill(&mut queue);
-        Ok(queue)
     }
 
     /// What the job of a task that works for no experiment is the entry of.

@@ -130,10 +130,6 @@ impl Experiments {
         Ok(())
     }
 
-    #[expect(
-        clippy::too_many_lines,
-        reason = "several steps of one use case, which are not split yet"
-    )]
     async fn patch_in(
         &self,
         tx: &mut WriteTx,
@@ -144,53 +140,8 @@ impl Experiments {
         let row = existing::experiment(&mut tx.conn(), id).await?;
         let homes = Homes::load(&mut tx.conn()).await?;
         homes.require_unarchived(row.project_id, "what is in it cannot be changed")?;
-        let text =
-            |field: &str, most: usize, value: &Option<String>, old: &str| -> AppResult<String> {
-                match value {
-                    Some(v) if v.contains('\0') => Err(AppError::invalid(format!(
-                        "field \"{field}\" must not contain NUL"
-                    ))),
-                    Some(v) if v.len() > most => Err(AppError::invalid(format!(
-                        "field \"{field}\" has {} bytes, of at most {most}",
-                        v.len()
-                    ))),
-                    Some(v) => Ok(v.clone()),
-                    None => Ok(old.to_owned()),
-                }
-            };
         self.require_texts_unfixed(tx, &row, &patch).await?;
-        let name = text("name", MAX_NAME_BYTES, &patch.name, &row.name)?;
-        if name.trim().is_empty() {
-            return Err(AppError::invalid("field \"name\" must not be blank"));
-        }
-        let labels = match &patch.labels {
-            Some(labels) => {
-                if labels
-                    .iter()
-                    .any(|l| l.contains('\0') || l.trim().is_empty())
-                {
-                    return Err(AppError::invalid(
-                        "field \"labels\": a label must not be blank and must not contain NUL",
-                    ));
-                }
-                let set: BTreeSet<&String> = labels.iter().collect();
-                if set.len() > MAX_LABELS || set.iter().any(|label| label.len() > MAX_NAME_BYTES) {
-                    return Err(AppError::invalid(format!(
-                        "field \"labels\": an experiment has at most {MAX_LABELS} labels of at most {MAX_NAME_BYTES} bytes each"
-                    )));
-                }
-                serde_json::to_string(&set).map_err(AppError::internal)?
-            }
-            None => row.labels.clone(),
-        };
-        let description = text(
-            "description",
-            MAX_TEXT_BYTES,
-            &patch.description,
-            &row.description,
-        )?;
-        let notes = text("notes", MAX_TEXT_BYTES, &patch.notes, &row.notes)?;
-        experiments::set_texts(&mut tx.conn(), id, &name, &description, &labels, &notes).await?;
+        patch_texts(tx, &row, &patch).await?;
         let changes: Vec<JobChange> = [
             patch.priority.map(JobChange::Priority),
             patch.weight.map(JobChange::Weight),
@@ -205,45 +156,7 @@ impl Experiments {
         for change in changes {
             self.job_changes.change_in(tx, &row, change, actor).await?;
         }
-        let policy = [
-            ("save_experiment_best", patch.save_experiment_best),
-            ("save_trial_best", patch.save_trial_best),
-            ("save_trial_latest", patch.save_trial_latest),
-        ];
-        if policy.iter().any(|(_, v)| v.is_some()) {
-            let current = experiments::find(&mut tx.conn(), id)
-                .await?
-                .map_or(row.config, |r| r.config);
-            let mut config: Value = serde_json::from_str(&current).map_err(AppError::internal)?;
-            let job = experiments::job(&mut tx.conn(), &row.job_id)
-                .await?
-                .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
-            for (key, value) in policy {
-                if let Some(value) = value {
-                    let path = format!("checkpoint_storage.{key}");
-                    self.policies
-                        .require_unfixed(
-                            job.workspace_id,
-                            Workload::Experiment,
-                            &path,
-                            &json!(value),
-                        )
-                        .await?;
-                    let value = u32::try_from(value).map_err(|_| {
-                        AppError::invalid(format!(
-                            "field \"checkpointStorage.{key}\" must be 0 or more, found {value}"
-                        ))
-                    })?;
-                    config["checkpoint_storage"][key] = json!(value);
-                }
-            }
-            let config = config.to_string();
-            require_storable(&config)?;
-            experiments::set_config(&mut tx.conn(), id, &config).await?;
-            experiments::set_collected(&mut tx.conn(), id, false).await?;
-            let hub = self.context.hub.clone();
-            tx.after_commit(move || hub.notify(&crate::hub::Topic::CleanUp));
-        }
+        self.patch_checkpoint_policy(tx, &row, &patch).await?;
         self.context
             .record(
                 tx,
@@ -252,6 +165,109 @@ impl Experiments {
             .await?;
         Ok(())
     }
+
+    /// Changes how many checkpoints are kept, and wakes the clean-up, which deletes the others.
+    async fn patch_checkpoint_policy(
+        &self,
+        tx: &mut WriteTx,
+        row: &ExperimentRow,
+        patch: &ExperimentPatch,
+    ) -> AppResult<()> {
+        let policy = [
+            ("save_experiment_best", patch.save_experiment_best),
+            ("save_trial_best", patch.save_trial_best),
+            ("save_trial_latest", patch.save_trial_latest),
+        ];
+        if policy.iter().all(|(_, value)| value.is_none()) {
+            return Ok(());
+        }
+        // A change of the job has stored another configuration.
+        let current = existing::experiment(&mut tx.conn(), row.id).await?.config;
+        let mut config: Value = serde_json::from_str(&current).map_err(AppError::internal)?;
+        let job = experiments::job(&mut tx.conn(), &row.job_id)
+            .await?
+            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+        for (key, value) in policy {
+            let Some(value) = value else { continue };
+            let path = format!("checkpoint_storage.{key}");
+            self.policies
+                .require_unfixed(job.workspace_id, Workload::Experiment, &path, &json!(value))
+                .await?;
+            let value = u32::try_from(value).map_err(|_| {
+                AppError::invalid(format!(
+                    "field \"checkpointStorage.{key}\" must be 0 or more, found {value}"
+                ))
+            })?;
+            config["checkpoint_storage"][key] = json!(value);
+        }
+        let config = config.to_string();
+        require_storable(&config)?;
+        experiments::set_config(&mut tx.conn(), row.id, &config).await?;
+        experiments::set_collected(&mut tx.conn(), row.id, false).await?;
+        let hub = self.context.hub.clone();
+        tx.after_commit(move || hub.notify(&crate::hub::Topic::CleanUp));
+        Ok(())
+    }
+}
+
+/// Stores the name, description, labels and notes that a change has; the others stay.
+async fn patch_texts(
+    tx: &mut WriteTx,
+    row: &ExperimentRow,
+    patch: &ExperimentPatch,
+) -> AppResult<()> {
+    let name = text("name", MAX_NAME_BYTES, patch.name.as_ref(), &row.name)?;
+    if name.trim().is_empty() {
+        return Err(AppError::invalid("field \"name\" must not be blank"));
+    }
+    let labels = match &patch.labels {
+        Some(labels) => labels_text(labels)?,
+        None => row.labels.clone(),
+    };
+    let description = text(
+        "description",
+        MAX_TEXT_BYTES,
+        patch.description.as_ref(),
+        &row.description,
+    )?;
+    let notes = text("notes", MAX_TEXT_BYTES, patch.notes.as_ref(), &row.notes)?;
+    let conn = &mut tx.conn();
+    experiments::set_texts(conn, row.id, &name, &description, &labels, &notes).await?;
+    Ok(())
+}
+
+/// The new text of a field of at most `most` bytes; the old one where the change has none.
+fn text(field: &str, most: usize, value: Option<&String>, old: &str) -> AppResult<String> {
+    match value {
+        Some(v) if v.contains('\0') => Err(AppError::invalid(format!(
+            "field \"{field}\" must not contain NUL"
+        ))),
+        Some(v) if v.len() > most => Err(AppError::invalid(format!(
+            "field \"{field}\" has {} bytes, of at most {most}",
+            v.len()
+        ))),
+        Some(v) => Ok(v.clone()),
+        None => Ok(old.to_owned()),
+    }
+}
+
+/// Labels as they are stored: a JSON list, sorted, each once.
+fn labels_text(labels: &[String]) -> AppResult<String> {
+    if labels
+        .iter()
+        .any(|l| l.contains('\0') || l.trim().is_empty())
+    {
+        return Err(AppError::invalid(
+            "field \"labels\": a label must not be blank and must not contain NUL",
+        ));
+    }
+    let set: BTreeSet<&String> = labels.iter().collect();
+    if set.len() > MAX_LABELS || set.iter().any(|label| label.len() > MAX_NAME_BYTES) {
+        return Err(AppError::invalid(format!(
+            "field \"labels\": an experiment has at most {MAX_LABELS} labels of at most {MAX_NAME_BYTES} bytes each"
+        )));
+    }
+    serde_json::to_string(&set).map_err(AppError::internal)
 }
 
 /// The labels that a change leaves out although policies fix them.
