@@ -3,15 +3,15 @@
 //! One thread decides and receives [`Event`]s from a channel; other threads wait: for signals, the set-up, the gate
 //! after the hooks, the rendezvous, the task's output, the master.
 
+mod inputs;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::{self, Read as _, Stdin};
+use std::io::{self, Stdin};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use det_spool::{BatchIds, DEFAULT_CAPACITY_BYTES, Level};
@@ -21,17 +21,16 @@ use det_taskspec::sandbox::{
     CANNOT_REPORT, DIAGNOSTICS_FILE, EntrypointStart, SandboxSpec, Stages,
 };
 use det_taskspec::{
-    CheckedMount, ContainerExit, Entrypoint, ExitCause, RUN_DIR, SCRIPT_FILE, SPOOL_DIR, Script,
-    variables as v,
+    CheckedMount, ContainerExit, Entrypoint, ExitCause, RUN_DIR, SPOOL_DIR, variables as v,
 };
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, User, getuid};
+use nix::unistd::Pid;
 
 use crate::cgroup;
 use crate::clock::now_micros;
 use crate::diagnosis::Doctor;
-use crate::environment::{Facts, TaskEnv};
+use crate::environment::TaskEnv;
 use crate::failure::{SetupError, chain, service_failure, thread_failed};
 use crate::idle;
 use crate::info::{self, Rendezvous};
@@ -46,7 +45,8 @@ use crate::ready::Readiness;
 use crate::report::{self, Diagnostics, TerminationMessage};
 use crate::setup::{self, PreparedTask, Setup};
 use crate::ship::{Route, Shipper};
-use crate::signals;
+
+use inputs::{facts, forward_control, forward_signals, read_script, spawn, thread};
 
 /// Time after which the task's log reports that the task waits for its other containers.
 const RENDEZVOUS_WARNING: Duration = Duration::from_mins(10);
@@ -151,7 +151,7 @@ impl Reporter {
             if !is_full || Instant::now() + REPORT_AGAIN > deadline {
                 break;
             }
-            thread::sleep(REPORT_AGAIN);
+            std::thread::sleep(REPORT_AGAIN);
         }
         ExitCode::from(report::exit_status(exit))
     }
@@ -711,51 +711,12 @@ impl Task {
     }
 }
 
-/// Does work on a thread of its own, and sends the event that it ends with.
-fn spawn(
-    sender: &Sender<Event>,
-    name: &str,
-    work: impl FnOnce() -> Event + Send + 'static,
-) -> Result<(), SetupError> {
-    let sender = sender.clone();
-    // The receiver is gone if the task has ended before.
-    thread(name, move || drop(sender.send(work())))
-}
-
-/// Does work on a thread of its own.
-fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), SetupError> {
-    let spawned = thread::Builder::new().name(name.into()).spawn(work);
-    spawned.map(drop).map_err(thread_failed)
-}
-
 /// How long the log is shipped after the task's end.
 fn log_wait(env: &TaskEnv) -> Duration {
     let text = env.text("DET_LOG_WAIT_TIME");
     text.and_then(|text| text.trim().parse().ok())
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .map_or(LOG_WAIT, |wait| wait.min(LONGEST_LOG_WAIT))
-}
-
-fn read_script(run_dir: &Path) -> Result<Script, SetupError> {
-    let path = run_dir.join(SCRIPT_FILE);
-    let failed = |cause: String| {
-        SetupError::host(format!(
-            "could not read the task's script {path:?}: {cause}"
-        ))
-    };
-    let bytes = fs::read(&path).map_err(|error| failed(error.to_string()))?;
-    serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))
-}
-
-fn facts(sandbox: Option<&SandboxSpec>) -> Facts {
-    let user = User::from_uid(getuid()).ok().flatten();
-    Facts {
-        home: user
-            .map(|user| user.dir)
-            .filter(|dir| dir != Path::new("/") && dir.is_dir()),
-        python_dir: sandbox.and_then(|spec| spec.python_dir.clone()),
-        python_path: sandbox.and_then(|spec| spec.python_path.clone()),
-    }
 }
 
 /// The end of a task whose supervisor was asked to end it. If the agent asked, it reports the task as killed; otherwise
@@ -766,37 +727,4 @@ fn ended_from_outside(how: &str) -> ContainerExit {
             "the task was asked to end by its engine, its service or its host, and {how}"
         ),
     }
-}
-
-fn forward_signals(sender: &Sender<Event>) -> Result<(), SetupError> {
-    let sender = sender.clone();
-    let signals = signals::handled();
-    thread("signals", move || {
-        while let Ok(signal) = signals.wait() {
-            if sender.send(Event::Signal(signal)).is_err() {
-                return;
-            }
-        }
-    })
-}
-
-/// Reads signal numbers from the process outside the sandbox; when that ends, this process ends.
-fn forward_control(mut control: Stdin, sender: &Sender<Event>) -> Result<(), SetupError> {
-    let sender = sender.clone();
-    thread("control", move || {
-        let mut byte = [0];
-        while control.read_exact(&mut byte).is_ok() {
-            if let Ok(signal) = Signal::try_from(i32::from(byte[0]))
-                && sender.send(Event::Signal(signal)).is_err()
-            {
-                return;
-            }
-        }
-        // The kernel does the same through the parent-death signal; it may have been too early for that.
-        #[expect(
-            clippy::exit,
-            reason = "ending the first process of the namespace is what ends the task"
-        )]
-        std::process::exit(137);
-    })
 }
