@@ -4,7 +4,7 @@
 //! Everything else about a pod spec is kept as it was written; giving it a meaning is the business of the Kubernetes
 //! resource manager.
 
-use det_podspec::{Type, type_named};
+use det_podspec::{Type, is_snake_case_of, type_named};
 use serde_json::{Value, json};
 
 use crate::errors::ErrorCode;
@@ -410,9 +410,7 @@ fn given<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
 /// The members that mean `key`, each with how it is spelled.
 fn spellings<'n>(node: &'n Node, key: &str) -> impl Iterator<Item = (&'n str, &'n Node)> {
     let members = node.members().into_iter().flatten();
-    let means = move |name: &str| {
-        name == key || (name.contains('_') && name.replace('_', "").eq_ignore_ascii_case(key))
-    };
+    let means = move |name: &str| name == key || is_snake_case_of(name, key);
     members
         .filter(move |(name, member)| means(name) && !matches!(member.tree, Tree::Null))
         .map(|(name, member)| (name.as_str(), member))

@@ -9,4 +9,4 @@ mod names;
 mod table;
 
 pub use names::camel_case_keys;
-pub use table::{Field, ListMerge, Shape, Type, pod, type_named};
+pub use table::{Field, ListMerge, Shape, Type, is_snake_case_of, pod, type_named};

@@ -157,9 +157,8 @@ impl Type {
     /// Its key of this name, in camel case or in snake case.
     pub fn field_spelled(&self, name: &str) -> Option<&Field> {
         self.field(name).or_else(|| {
-            let words = name.contains('_').then(|| name.replace('_', ""))?;
             let mut fields = self.fields.values();
-            fields.find(|field| field.name.eq_ignore_ascii_case(&words))
+            fields.find(|field| is_snake_case_of(name, field.name))
         })
     }
 
@@ -167,6 +166,31 @@ impl Type {
     pub fn fields(&self) -> impl Iterator<Item = &Field> {
         self.fields.values()
     }
+}
+
+/// Whether `name` is a key of Kubernetes in snake case: in small letters, with a line before what is a capital there. Of
+/// several capitals in a row, not each needs one: `hostIPC` is `host_ipc`.
+pub fn is_snake_case_of(name: &str, key: &str) -> bool {
+    let mut letters = key.chars();
+    let mut is_after_line = false;
+    let mut has_line = false;
+    for c in name.chars() {
+        if c == '_' {
+            if is_after_line {
+                return false;
+            }
+            (is_after_line, has_line) = (true, true);
+            continue;
+        }
+        let is_it = letters.next().is_some_and(|letter| {
+            letter.to_ascii_lowercase() == c && (!is_after_line || letter.is_ascii_uppercase())
+        });
+        if !is_it {
+            return false;
+        }
+        is_after_line = false;
+    }
+    has_line && !is_after_line && letters.next().is_none()
 }
 
 /// The type of a whole pod, without its status.
@@ -204,6 +228,32 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_line_is_only_where_kubernetes_has_a_capital() {
+        for (name, key) in [
+            ("node_selector", "nodeSelector"),
+            ("host_ipc", "hostIPC"),
+            ("set_hostname_as_fqdn", "setHostnameAsFQDN"),
+            ("target_ww_ns", "targetWWNs"),
+            ("target_wwns", "targetWWNs"),
+        ] {
+            assert!(is_snake_case_of(name, key), "{name}");
+        }
+        for (name, key) in [
+            ("n_ame", "name"),
+            ("name_", "name"),
+            ("_name", "name"),
+            ("name", "name"),
+            ("node__selector", "nodeSelector"),
+            ("Node_Selector", "nodeSelector"),
+            ("node_selectors", "nodeSelector"),
+            ("node_select", "nodeSelector"),
+            ("nodesel_ector", "nodeSelector"),
+        ] {
+            assert!(!is_snake_case_of(name, key), "{name}");
         }
     }
 

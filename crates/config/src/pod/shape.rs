@@ -4,11 +4,12 @@ use det_podspec::{Field, ListMerge, Shape, Type, type_named};
 
 use super::{CONTAINER, OWNED, SPEC, TASK_CONTAINER};
 use crate::errors::ErrorCode;
-use crate::schema::{Findings, Segment};
+use crate::schema::{Findings, Segment, closest};
 use crate::yaml::{Node, Tree};
 
 /// Checks a map of the type of this name. Absent and null are no error: a layer below fills them, or a null takes away what
-/// that has. Kubernetes adds keys from time to time, so that unknown ones are only remarked upon.
+/// that has. Kubernetes adds keys from time to time, so that unknown ones are only remarked upon unless they are near to a
+/// known one.
 pub(super) fn check(findings: &mut Findings, node: &Node, of: &str) {
     if let Some(of) = type_named(of) {
         map(findings, node, of);
@@ -72,6 +73,11 @@ fn unknown(findings: &mut Findings, key: &str, member: &Node, of: &Type) {
                 "ObjectMeta" => "a pod's metadata".to_owned(),
                 name => format!("\"{name}\""),
             };
+            if let Some(meant) = closest(key, of.fields().map(|field| field.name)) {
+                let message = ErrorCode::UnknownKey.message(&format!("is not a key of {owner}"));
+                let hint = format!("did you mean \"{meant}\"?");
+                return findings.error_hint_in(key, at, message, hint);
+            }
             let message =
                 format!("is not a key of {owner} that is known here; Kubernetes may refuse it");
             findings.warn_in(key, at, message);

@@ -686,6 +686,40 @@ fn patterns_of_log_policies_are_bounded() {
 }
 
 #[test]
+fn keys_of_a_pod_that_are_misspelled_are_refused_with_the_one_that_is_meant() {
+    for (pod_spec, path, meant) in [
+        (
+            "{spec: {containers: [{n_ame: a, image: i}]}}",
+            "spec.containers[0].n_ame",
+            "name",
+        ),
+        (
+            "{spec: {nodeselector: {a: b}}}",
+            "spec.nodeselector",
+            "nodeSelector",
+        ),
+        (
+            "{spec: {node_selectr: {a: b}}}",
+            "spec.node_selectr",
+            "nodeSelector",
+        ),
+        ("{metadata: {lables: {a: b}}}", "metadata.lables", "labels"),
+        (
+            "{spec: {volumes: [{name: a, hostPath: {paht: /}}]}}",
+            "spec.volumes[0].hostPath.paht",
+            "path",
+        ),
+    ] {
+        let failed = failure(&with(&format!("environment: {{pod_spec: {pod_spec}}}")));
+        assert!(
+            failed.contains(&format!("environment.pod_spec.{path}: is not a key of"))
+                && failed.contains(&format!("did you mean \"{meant}\"?")),
+            "{failed}"
+        );
+    }
+}
+
+#[test]
 fn keys_that_a_container_does_not_have_are_reported_with_their_place() {
     let text = with(
         "environment: {pod_spec: {spec: {containers: [{name: a, tty: true}, {name: b, enviroment: [], volume_mounts: [], $patch: delete, securityContext: null}]}}}",
