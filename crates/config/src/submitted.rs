@@ -6,6 +6,7 @@
 
 mod experiment;
 mod reveal;
+mod stored_pod;
 mod task;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ use crate::yaml::{self, Node, Tree};
 pub use experiment::{
     CompletionDefaults, Experiment, Placement, SLOTS_OF_TASK, SLOTS_OF_TRIAL, WorkSize,
 };
+pub use stored_pod::check_stored_pod;
 pub use task::TaskDefaults;
 
 /// A kind of work that documents are submitted for: [`Experiment`], or one of the kinds of task.

@@ -4,7 +4,7 @@
 use det_config::TaskContainerDefaults;
 use det_config::policies::{Policies, Workload};
 use det_config::submitted::{
-    CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults,
+    CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults, check_stored_pod,
 };
 use det_config::task::LaunchKind;
 use serde_json::{Value, json};
@@ -221,6 +221,46 @@ fn launched_tasks_are_judged_alike_and_work_of_the_system_is_not() {
         "{refused}"
     );
     assert_eq!(complete(policies.without_pod_constraints()), Ok(()));
+}
+
+#[test]
+fn a_stored_pod_is_judged_without_what_the_pool_and_invariants_gave_it() {
+    let stored = |pod_spec: &str| {
+        let text = format!(
+            "entrypoint: \"true\"\nsearcher: {{name: single, metric: m}}\nenvironment: {{pod_spec: {pod_spec}}}"
+        );
+        let submitted = Submitted::parse(Experiment, &text).unwrap();
+        submitted
+            .under(&[])
+            .complete(&CompletionDefaults {
+                name: "made".into(),
+                experiment_seed: 7,
+                checkpoint_storage: Some(json!({"type": "shared_fs", "host_path": "/x"})),
+                task_container_defaults: &pool(),
+                default_priority: None,
+                managed: true,
+            })
+            .unwrap()
+    };
+    let judged = |pod_spec: &str, constraints: &str| {
+        let policies = [policies(WORKSPACE, constraints)];
+        let judged = check_stored_pod(&stored(pod_spec), &pool(), &policies);
+        judged.map_err(|errors| errors.to_string())
+    };
+    assert_eq!(judged("null", "{allow: []}"), Ok(()));
+    let mounts = "{spec: {volumes: [{name: data, hostPath: {path: /data}}]}}";
+    assert_eq!(judged(mounts, "{allow: [spec.volumes]}"), Ok(()));
+    let refused = judged(mounts, "{deny: [spec.volumes.hostPath]}").unwrap_err();
+    assert!(
+        refused
+            .contains("spec.volumes[data].hostPath: cannot be set under the policy of workspace")
+            && !refused.contains("cache"),
+        "{refused}"
+    );
+    let text = "invariant_config: {environment: {pod_spec: {spec: {hostPID: true}}}}\nconstraints: {pod_spec: {allow: []}}";
+    let fixed = [Policies::parse(Workload::Experiment, WORKSPACE, None, text).unwrap()];
+    let with_invariant = stored("{spec: {hostPID: true}}");
+    assert_eq!(check_stored_pod(&with_invariant, &pool(), &fixed), Ok(()));
 }
 
 #[test]

@@ -167,7 +167,7 @@ impl Master {
             homes.clone(),
             configs.clone(),
             policies.clone(),
-            admission.clone(),
+            (admission.clone(), pools.clone()),
             job_changes.clone(),
         );
         let submissions = Submissions {

@@ -7,7 +7,7 @@
 use det_config::errors::ConfigErrors;
 use det_config::experiment::ExperimentConfig;
 use det_config::policies::{Policies, Workload};
-use det_config::submitted::{CompletionDefaults, Submitted, WorkSize};
+use det_config::submitted::{CompletionDefaults, Submitted, WorkSize, check_stored_pod};
 use det_ids::{ExperimentId, ProjectId};
 use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
@@ -24,6 +24,7 @@ use crate::app::documents::{check_size, document_error, warning_of_variables};
 use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
 use crate::app::orchestration::Cause;
+use crate::app::pools::Pools;
 use crate::app::scheduling::fallback::fallback_of;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
@@ -71,6 +72,7 @@ pub struct Renewals {
     configs: Configs,
     policies: ConfigPolicies,
     admission: Admission,
+    pools: Pools,
     job_changes: JobChanges,
 }
 
@@ -81,7 +83,7 @@ impl Renewals {
         homes: KnownHomes,
         configs: Configs,
         policies: ConfigPolicies,
-        admission: Admission,
+        (admission, pools): (Admission, Pools),
         job_changes: JobChanges,
     ) -> Self {
         Self {
@@ -90,6 +92,7 @@ impl Renewals {
             configs,
             policies,
             admission,
+            pools,
             job_changes,
         }
     }
@@ -138,7 +141,12 @@ impl Renewals {
         let pool = first.unwrap_or(&before.resources.resource_pool);
         let order = self.admission.priority_order(pool);
         let policies = Policies::all_with_order(policies, order);
-        let mut config = match complete(&submitted, &before, &policies) {
+        let defaults = self.pools.container_defaults(pool);
+        let completed = complete(&submitted, &before, &policies).and_then(|config| {
+            check_stored_pod(&config, &defaults, &policies)?;
+            Ok(config)
+        });
+        let mut config = match completed {
             Ok(config) if admission_errors.is_empty() => config,
             completed => {
                 let mut errors = completed.err().map_or_else(Vec::new, |errors| errors.0);
@@ -317,6 +325,9 @@ fn complete(
     before: &ExperimentConfig,
     policies: &[Policies],
 ) -> Result<ExperimentConfig, ConfigErrors> {
+    // The pod has the pool's part in it, and is judged once it is whole.
+    let policies = policies.iter().cloned();
+    let policies: Vec<Policies> = policies.map(Policies::without_pod_constraints).collect();
     let defaults = CompletionDefaults {
         name: before.name.clone(),
         experiment_seed: before.reproducibility.experiment_seed,
@@ -325,7 +336,7 @@ fn complete(
         default_priority: before.resources.priority,
         managed: true,
     };
-    submitted.under(policies).complete(&defaults)
+    submitted.under(&policies).complete(&defaults)
 }
 
 /// Keeps what a search that has begun depends on, and the place where its checkpoints are.

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use det_agent_proto::ToAgent;
 use det_taskspec::{ContainerSpec, TaskKind};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -139,6 +140,63 @@ async fn policies_over_tasks_are_over_removals_in_object_stores() {
     let removal = agent.next_start().await;
     assert_eq!(removal.script.task_type, TaskKind::CheckpointGc);
     assert_eq!(removal.image, "of-administrators");
+    cluster.stop_unchecked().await;
+}
+
+/// An experiment keeps its pod when it goes into a workspace where no user may have such a one.
+#[tokio::test]
+async fn policies_over_pods_are_over_removals_of_what_was_moved() {
+    let cluster = Cluster::start().await;
+    let mut agent = cluster.agent("a", 1).await;
+    let mut config = config("stored");
+    config["checkpoint_storage"] = json!({"type": "s3", "bucket": "b"});
+    let volumes = json!([{"name": "host", "hostPath": {"path": "/"}}]);
+    config["environment"] = json!({"pod_spec": {"spec": {"volumes": volumes}}});
+    let owner = cluster.determined().await;
+    create(&owner, &config, true).await;
+    let spec = agent.next_start().await;
+    let task = cluster.client().as_task(&spec.script.token);
+    task.post(PATH, report(&spec, 1, 1)).await.ok();
+    owner
+        .post("/api/v1/experiments/1/kill", json!({}))
+        .await
+        .ok();
+    agent.exits(&spec, 0).await;
+    let ended = |it: &Value| it["experiment"]["state"] == "STATE_CANCELED";
+    cluster.until(&owner, "/api/v1/experiments/1", ended).await;
+    let admin = cluster.admin().await;
+    let made = owner
+        .post("/api/v1/workspaces", json!({"name": "vision"}))
+        .await
+        .ok();
+    let workspace = &made["workspace"]["id"];
+    let body =
+        json!({"configPolicies": "constraints: {pod_spec: {deny: [spec.volumes.hostPath]}}"});
+    let path = format!("/api/v1/config-policies/workspaces/{workspace}/EXPERIMENT");
+    admin.put(&path, body).await.ok();
+    let path = format!("/api/v1/workspaces/{workspace}/projects");
+    let project = owner.post(&path, json!({"name": "p"})).await.ok();
+    let to = json!({"destinationProjectId": project["project"]["id"]});
+    owner.post("/api/v1/experiments/1/move", to).await.ok();
+    let named = json!({"checkpointUuids": [uuid(1)]});
+    let refusal = send(&owner, Method::DELETE, PATH, named.clone()).await;
+    let refusal = refusal.refused(400);
+    assert!(
+        refusal
+            .contains("spec.volumes[host].hostPath: cannot be set under the policy of workspace")
+            && refusal.contains("checkpoint_gc_pod_spec"),
+        "{refusal}"
+    );
+    let path = format!("/api/v1/config-policies/workspaces/{workspace}/EXPERIMENT");
+    send(&admin, Method::DELETE, &path, json!({})).await.ok();
+    send(&owner, Method::DELETE, PATH, named).await.ok();
+    // After the orders about the trial.
+    let removal = loop {
+        if let ToAgent::Start(spec) = agent.hear().await {
+            break spec;
+        }
+    };
+    assert_eq!(removal.script.task_type, TaskKind::CheckpointGc);
     cluster.stop_unchecked().await;
 }
 

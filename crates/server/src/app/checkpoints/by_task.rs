@@ -13,7 +13,7 @@ use det_config::experiment::ExperimentConfig;
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
 use det_config::storage::StorageLocation;
-use det_config::submitted::{SubmittedTask, TaskDefaults};
+use det_config::submitted::{SubmittedTask, TaskDefaults, check_stored_pod};
 use det_config::task::{LaunchKind, TaskConfig};
 use det_ids::{CheckpointId, ExperimentId, Micros, TaskId, UserId, WorkspaceId};
 use det_lifecycle::record::ActorName;
@@ -98,16 +98,26 @@ impl RemovalTasks {
         let homes = self.homes.get();
         let (_, workspace) = homes.project(experiment.project_id)?;
         let document = document(&config, &remover);
+        let pod = document["environment"].get("pod_spec");
+        let policies_of_pod = match pod {
+            Some(pod) if !pod.is_null() => {
+                let workload = Workload::Experiment;
+                self.policies.over(workspace.id, workload).await?
+            }
+            _ => Vec::new(),
+        };
+        let judge_pod = |pool: &str| self.judge_pod(&config, pool, &policies_of_pod);
         let config = match &remover {
             // Nothing of a user's runs, not even an image.
             Remover::Supervisor { .. } => {
                 let pool = self.pool(experiment, workspace)?;
-                self.completed(experiment, document, Vec::new(), pool, Vec::new())?
+                let errors = judge_pod(&pool);
+                self.completed(experiment, document, Vec::new(), pool, errors)?
             }
             // The user's image, as in every task that users launch.
             Remover::Python { .. } => {
                 let policies = self.policies.over(workspace.id, Workload::Tasks).await?;
-                // The pod is the experiment's, which was admitted with it, or an administrator's.
+                // The pod is the experiment's, and judged as one.
                 let policies = policies.into_iter().map(Policies::without_pod_constraints);
                 let policies: Vec<Policies> = policies.collect();
                 let submitted = submitted(&document);
@@ -118,9 +128,10 @@ impl RemovalTasks {
                     .admission
                     .admit(&governed.placement(), workspace, size, &mut findings)
                     .await?;
-                let errors = governed.placed(findings.errors);
+                let mut errors = governed.placed(findings.errors);
                 let pool = admitted.pools.into_iter().next();
                 let pool = pool.unwrap_or_else(|| experiment.resource_pool.clone());
+                errors.extend(judge_pod(&pool));
                 self.completed(experiment, document, policies, pool, errors)?
             }
         };
@@ -306,6 +317,24 @@ impl RemovalTasks {
         }
     }
 
+    /// What policies over experiments do not let users set of the experiment's pod, which a deletion in this pool has, unless
+    /// an administrator's takes its place there. The experiment may have been admitted in another workspace.
+    fn judge_pod(
+        &self,
+        config: &ExperimentConfig,
+        pool: &str,
+        policies: &[Policies],
+    ) -> Vec<ConfigError> {
+        let replaced = self.pools.container_defaults(pool);
+        if replaced.checkpoint_gc_pod_spec.is_some() {
+            return Vec::new();
+        }
+        let of_experiment = &config.resources.resource_pool;
+        let defaults = self.pools.container_defaults(of_experiment);
+        let judged = check_stored_pod(config, &defaults, policies);
+        judged.err().map_or_else(Vec::new, |errors| errors.0)
+    }
+
     /// The default pool of zero-slot tasks, else the experiment's own.
     fn pool(&self, experiment: &ExperimentRow, workspace: &WorkspaceRow) -> AppResult<String> {
         let of_workspace = workspace.default_aux_pool.clone();
@@ -356,7 +385,8 @@ impl RemovalTasks {
                 );
                 let refused = document_error(&what, &ConfigErrors::together(all));
                 Err(refused.hint(
-                    "it runs with the experiment's environment, in its workspace, under the policies over tasks there",
+                    "it runs with the experiment's environment, in its workspace, under the policies there; \
+                     \"checkpoint_gc_pod_spec\" of the pool takes the place of the experiment's pod",
                 ))
             }
         }
