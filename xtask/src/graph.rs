@@ -38,7 +38,7 @@ const SHELLS: &[(&str, &[&str])] = &[
     ("det-failpoints", &[]),
     // Opens and creates directories where it is asked to.
     ("det-host-paths", &[]),
-    // The Kubernetes API in tests of managers; knows nothing of ours.
+    // The Kubernetes API in tests of managers; of ours it knows how pods merge.
     ("det-kube-double", &[]),
     // The connections of agents; the master is a trait to it.
     ("det-rm-agents", &["det-failpoints"]),

@@ -1,30 +1,19 @@
 //! Patches of the three kinds that the API takes.
 
+use det_podspec::{ListMerge, Type, type_named};
 use serde_json::Value;
 
 use crate::failure::Failure;
 use crate::values::{object, text};
 
-/// Lists whose members a strategic merge patch merges, and the key of their members.
-const MERGE_KEYS: &[(&str, &str)] = &[
+/// Lists outside of what users write in pods whose members a strategic merge patch merges, and the key of their members: of
+/// statuses, and of nodes.
+const OTHER_MERGE_KEYS: &[(&str, &str)] = &[
     ("conditions", "type"),
     ("containerStatuses", "name"),
-    ("containers", "name"),
-    ("env", "name"),
-    ("ephemeralContainers", "name"),
-    ("hostAliases", "ip"),
-    ("imagePullSecrets", "name"),
+    ("ephemeralContainerStatuses", "name"),
     ("initContainerStatuses", "name"),
-    ("initContainers", "name"),
-    ("ownerReferences", "uid"),
-    ("ports", "containerPort"),
-    ("resourceClaims", "name"),
-    ("schedulingGates", "name"),
     ("taints", "key"),
-    ("topologySpreadConstraints", "topologyKey"),
-    ("volumeDevices", "devicePath"),
-    ("volumeMounts", "mountPath"),
-    ("volumes", "name"),
 ];
 
 /// JSON merge patch (RFC 7396).
@@ -43,9 +32,41 @@ pub(crate) fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Strategic merge patch: as [`merge`], but that lists with a key are merged member by member, finalizers are united, and
-/// `$patch` replaces or deletes.
+/// Strategic merge patch of an object: as [`merge`], but that lists with a key are merged member by member, sets such as
+/// finalizers are united, and `$patch` replaces or deletes. Which lists have a key in pods is what [`det_podspec`] has.
 pub(crate) fn strategic(target: &mut Value, patch: &Value) {
+    let of = match text(target, "/kind") {
+        "Pod" => Some(det_podspec::pod()),
+        _ => None,
+    };
+    within(target, patch, of);
+}
+
+/// The type of the value of a key, as far as it is one that a pod contains.
+fn type_of(of: Option<&'static Type>, key: &str) -> Option<&'static Type> {
+    match (of, key) {
+        (Some(of), key) => of.field(key)?.shape.inner(),
+        (None, "metadata") => type_named("ObjectMeta"),
+        // Those of Jobs and the like are pods.
+        (None, "template") => Some(det_podspec::pod()),
+        (None, _) => None,
+    }
+}
+
+/// How the list of a key merges.
+fn merge_of(of: Option<&'static Type>, key: &str) -> ListMerge {
+    let of_pod = of.and_then(|of| of.field(key)).map(|field| field.merge);
+    let other = || {
+        let known = OTHER_MERGE_KEYS.iter().find(|(list, _)| *list == key);
+        known.map_or(ListMerge::Atomic, |(_, key)| ListMerge::By {
+            key,
+            one_source: false,
+        })
+    };
+    of_pod.unwrap_or_else(other)
+}
+
+fn within(target: &mut Value, patch: &Value, of: Option<&'static Type>) {
     let Value::Object(fields) = patch else {
         *target = patch.clone();
         return;
@@ -69,19 +90,18 @@ pub(crate) fn strategic(target: &mut Value, patch: &Value) {
             continue;
         }
         let place = target.entry(key.clone()).or_insert(Value::Null);
-        let merge_key = MERGE_KEYS
-            .iter()
-            .find(|(list, _)| list == key)
-            .map(|(_, key)| *key);
-        match (value, merge_key) {
-            (Value::Array(members), Some(merge_key)) => merge_members(place, members, merge_key),
-            (Value::Array(members), None) if key == "finalizers" => unite(place, members),
-            _ => strategic(place, value),
+        let inner = type_of(of, key);
+        match (value, merge_of(of, key)) {
+            (Value::Array(members), ListMerge::By { key, .. }) => {
+                merge_members(place, members, (key, inner));
+            }
+            (Value::Array(members), ListMerge::Set) => unite(place, members),
+            _ => within(place, value, inner),
         }
     }
 }
 
-fn merge_members(target: &mut Value, members: &[Value], key: &str) {
+fn merge_members(target: &mut Value, members: &[Value], (key, of): (&str, Option<&'static Type>)) {
     let mut merged = match target.take() {
         Value::Array(old) => old,
         _ => Vec::new(),
@@ -98,7 +118,7 @@ fn merge_members(target: &mut Value, members: &[Value], key: &str) {
             "delete" => merged.retain(|old| !is_same(old)),
             "replace" if member.get(key).is_none() => {}
             _ => match merged.iter_mut().find(|old| is_same(old)) {
-                Some(old) => strategic(old, member),
+                Some(old) => within(old, member, of),
                 None => merged.push(member.clone()),
             },
         }
@@ -213,22 +233,33 @@ mod tests {
 
     #[test]
     fn a_strategic_patch_merges_lists_by_key() {
-        let mut value = json!({"containers": [
+        let mut value = json!({"kind": "Pod", "spec": {"containers": [
             {"name": "a", "image": "x", "args": ["1"], "env": [{"name": "K", "value": "1"}]},
             {"name": "b"},
-        ]});
-        let patch = json!({"containers": [
+        ]}});
+        let patch = json!({"metadata": {"finalizers": ["f"]}, "spec": {"containers": [
             {"name": "a", "args": ["2"], "env": [{"name": "L", "value": "2"}]},
             {"name": "b", "$patch": "delete"},
             {"name": "c"},
-        ]});
+        ]}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
         strategic(&mut value, &patch);
-        let expected = json!({"containers": [
+        let more = json!({"metadata": {"finalizers": ["g"]}, "status": {"conditions": [{"type": "Ready", "reason": "r"}]}});
+        strategic(&mut value, &more);
+        let expected = json!({"kind": "Pod", "metadata": {"finalizers": ["f", "g"]}, "spec": {"containers": [
             {"name": "a", "image": "x", "args": ["2"],
              "env": [{"name": "K", "value": "1"}, {"name": "L", "value": "2"}]},
             {"name": "c"},
-        ]});
+        ]}, "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "r"}]}});
         assert_eq!(value, expected);
+        // Lists of other objects have no keys, except those of their metadata and their pods.
+        let mut job = json!({"kind": "Job", "spec": {"ports": [{"containerPort": 1}],
+            "template": {"spec": {"volumes": [{"name": "v"}]}}}});
+        let patch = json!({"spec": {"ports": [{"containerPort": 2}],
+            "template": {"spec": {"volumes": [{"name": "w"}]}}}});
+        strategic(&mut job, &patch);
+        assert_eq!(job["spec"]["ports"], json!([{"containerPort": 2}]));
+        let volumes = &job["spec"]["template"]["spec"]["volumes"];
+        assert_eq!(*volumes, json!([{"name": "v"}, {"name": "w"}]));
     }
 
     #[test]
