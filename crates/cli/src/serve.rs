@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use det_config::secrets::shown_variable;
 use det_server::app::reload::{Mode, ReloadCaller};
+use nix::unistd::AccessFlags;
 use rust_embed::RustEmbed;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -397,7 +398,8 @@ pub(crate) fn default_data_dir() -> Result<PathBuf, CliError> {
         })
 }
 
-/// Creates a directory that only its owner can read, and returns its absolute path.
+/// Creates a directory that only its owner can read, and returns its absolute path. One of another owner, such as a volume,
+/// is used if this user can write to it and it is closed to all but its owner and its group.
 pub(crate) fn create_data_dir(path: &Path) -> Result<PathBuf, CliError> {
     let refuse = |e: std::io::Error| {
         CliError::file("use the data directory", path, &e)
@@ -405,13 +407,68 @@ pub(crate) fn create_data_dir(path: &Path) -> Result<PathBuf, CliError> {
     };
     std::fs::create_dir_all(path).map_err(refuse)?;
     // Tasks that run as other users reach the checkpoints in it through mounts of their own.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(refuse)?;
+    match std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            let found = std::fs::metadata(path).map_err(refuse)?;
+            let flags = AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK;
+            let is_usable = nix::unistd::eaccess(path, flags).is_ok();
+            judge_of_another(path, (found.uid(), found.mode()), is_usable)?;
+        }
+        set => set.map_err(refuse)?,
+    }
     path.canonicalize().map_err(refuse)
+}
+
+/// Whether a data directory of another owner, with this mode, can be used.
+fn judge_of_another(
+    path: &Path,
+    (owner, mode): (u32, u32),
+    is_usable: bool,
+) -> Result<(), CliError> {
+    let path = path.display();
+    let user = nix::unistd::geteuid();
+    if !is_usable {
+        return Err(CliError::request(format!(
+            "the data directory \"{path}\" belongs to user {owner}, and this process (user {user}) cannot read and write it"
+        ))
+        .with_hint(format!(
+            "chown {user} \"{path}\", or name another with --data-dir; for a volume of Kubernetes set fsGroup in the pod's \
+             security context"
+        )));
+    }
+    if mode & 0o007 != 0 {
+        return Err(CliError::request(format!(
+            "the data directory \"{path}\" belongs to user {owner} and is open to all users (mode {:03o}): it contains secrets, \
+             and this process (user {user}) cannot close it",
+            mode & 0o777
+        ))
+        .with_hint(format!(
+            "chmod o-rwx \"{path}\" as its owner, or use a directory in it: --data-dir \"{path}/determined\""
+        )));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::secrets_in_flags;
+    use super::{judge_of_another, secrets_in_flags};
+
+    #[test]
+    fn a_data_directory_of_another_owner_is_used_if_it_can_be_written_and_is_closed_to_others() {
+        let judged = |mode: u32, is_usable: bool| {
+            let judged = judge_of_another("/var/lib/x".as_ref(), (17, mode), is_usable);
+            judged.map_err(|error| error.to_string())
+        };
+        // A volume with the group of the pod.
+        assert_eq!(judged(0o42770, true), Ok(()));
+        let closed = judged(0o42770, false).unwrap_err();
+        assert!(
+            closed.contains("belongs to user 17") && closed.contains("cannot read and write"),
+            "{closed}"
+        );
+        let open = judged(0o40777, true).unwrap_err();
+        assert!(open.contains("open to all users (mode 777)"), "{open}");
+    }
 
     #[test]
     fn flags_with_secrets_are_found_and_names_of_files_are_not() {

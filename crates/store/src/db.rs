@@ -55,6 +55,19 @@ impl DriverError {
         }
     }
 
+    /// Whether a server did not answer, or is still starting: it is there later, or at another time, without anything being
+    /// changed here. Refusals, such as of a password, are none of these.
+    pub fn is_absence(&self) -> bool {
+        match self {
+            Self::Pg(sqlx::Error::Io(_)) => true,
+            // Class 57P: it starts or shuts down; 53300: too many connections.
+            Self::Pg(sqlx::Error::Database(error)) => error
+                .code()
+                .is_some_and(|code| code.starts_with("57P") || code == "53300"),
+            Self::Pg(_) | Self::Lite(_) | Self::Thread(_) | Self::Group(_) => false,
+        }
+    }
+
     /// The error of SQLite for a disk that did not confirm a change.
     pub(crate) fn failed_sync() -> Self {
         Self::Lite(rusqlite::Error::SqliteFailure(
