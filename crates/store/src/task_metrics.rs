@@ -9,8 +9,12 @@ use serde_json::{Map, Value};
 
 use crate::{Conn, StoreError, chunk};
 
-/// Packed bytes that are kept of one task: about two weeks of one container.
+/// Packed bytes that are kept of one task: about two weeks of one container. What packs better than measurements do counts as
+/// [`USUAL_RATIO`] has it.
 pub const MOST_BYTES: i64 = 32 << 20;
+/// How many times as large as its packed bytes a chunk is at most before it counts for more than them: measurements pack to
+/// about a fifth. All that is kept of a task has thus at most so many times [`MOST_BYTES`] unpacked.
+pub const USUAL_RATIO: usize = 8;
 
 /// What was measured in one container at one time: averages over some seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,7 +36,7 @@ pub struct TaskMeasurement {
 /// Measurements that were reported together.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct MeasurementChunk {
-    /// Its place in the order of its task: the packed bytes of all that the task has had up to this one.
+    /// Its place in the order of its task: the bytes that all count for which the task has had up to this one.
     pub total: i64,
     /// The container that they are of.
     pub container_id: ContainerId,
@@ -93,7 +97,8 @@ pub async fn append(
         "SELECT MAX(total) FROM task_metrics WHERE task_id = $1",
         task_id
     )?;
-    let bytes = i64::try_from(data.len()).unwrap_or(i64::MAX);
+    let counted = data.len().max(lines.len() / USUAL_RATIO);
+    let bytes = i64::try_from(counted).unwrap_or(i64::MAX);
     let total = before.0.unwrap_or(0).saturating_add(bytes);
     execute!(
         conn,

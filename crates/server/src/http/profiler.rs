@@ -100,8 +100,8 @@ async fn get_task_system_metrics(
     WireQuery(query): WireQuery<GetTaskSystemMetricsQuery>,
 ) -> Answer {
     let what = (query.group.as_str(), query.after);
-    let (found, next) = task_metrics::page(&master, &actor, &task_id, what).await?;
-    let metrics = found.into_iter().map(|of| TaskSystemMetrics {
+    let page = task_metrics::page(&master, &actor, &task_id, what).await?;
+    let metrics = page.found.into_iter().map(|of| TaskSystemMetrics {
         group: of.group,
         time: Timestamp(of.at),
         container_id: of.container_id.0,
@@ -109,7 +109,7 @@ async fn get_task_system_metrics(
     });
     message(&GetTaskSystemMetricsResponse {
         metrics: metrics.collect(),
-        next,
+        next: page.next,
     })
 }
 

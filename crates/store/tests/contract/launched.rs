@@ -319,6 +319,21 @@ pub(crate) async fn what_was_measured_of_a_task_is_kept_once_in_order_and_within
         kept.len()
     );
     assert_eq!(kept.last().unwrap().unpack().unwrap()[0].number, 9);
+    // What packs to next to nothing counts by what it is unpacked.
+    let (repeats, container) = (TaskId::from("repeats"), one.clone());
+    let mut same = measured(1, 0);
+    same.groups.insert(
+        "cpu".to_owned(),
+        serde_json::json!({"x": "y".repeat(1 << 20)}),
+    );
+    change!(world, conn => task_metrics::append(conn, &repeats, &container, &[same]).await);
+    let repeats = TaskId::from("repeats");
+    let found = read!(world, conn => task_metrics::after(conn, &repeats, 0, 10).await);
+    let counted = usize::try_from(found[0].total).unwrap();
+    assert!(
+        counted >= (1 << 20) / task_metrics::USUAL_RATIO && found[0].data.len() < counted,
+        "{counted}"
+    );
     change!(world, conn => task_metrics::delete(conn, &task_id).await);
     let gone = read!(world, conn => task_metrics::after(conn, &"measured".into(), 0, 10).await);
     assert_eq!(gone, []);

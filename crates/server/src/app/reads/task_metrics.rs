@@ -2,10 +2,12 @@
 
 use det_authz::Kind;
 use det_ids::{ContainerId, TaskId};
+use det_store::task_metrics::MeasurementChunk;
 use serde_json::{Map, Value};
 
 use crate::app::{Master, reads};
 use crate::auth::Actor;
+use crate::budget::Reservation;
 use crate::error::AppResult;
 
 /// What was measured of one group in one container at one time.
@@ -18,16 +20,33 @@ pub(crate) struct MeasuredGroup {
     pub(crate) values: Map<String, Value>,
 }
 
-/// A page of what was measured of a task, behind what `after` names, of one group unless `group` is empty; and where to go
-/// on, `None` = there is no more.
+/// A page of what was measured of a task.
+pub(crate) struct MeasuredPage {
+    pub(crate) found: Vec<MeasuredGroup>,
+    /// Where to go on; `None` = there is no more.
+    pub(crate) next: Option<i64>,
+    /// Counts it while it exists.
+    _held: Reservation,
+}
+
+/// What a byte of stored values takes as objects at most, with the answer that is made of them: names of one letter with
+/// numbers of one digit.
+const BYTES_OF_BYTE: usize = 16;
+
+/// A page of what was measured of a task, behind what `after` names, of one group unless `group` is empty. It is
+/// counted in the budget of streams of metrics before it is unpacked.
 pub(crate) async fn page(
     master: &Master,
     actor: &Actor,
     task_id: &TaskId,
     (group, after): (&str, i64),
-) -> AppResult<(Vec<MeasuredGroup>, Option<i64>)> {
+) -> AppResult<MeasuredPage> {
     reads::require(actor, Kind::Task, "tasks")?;
     let (chunks, next) = master.task_metrics.page(task_id, after).await?;
+    let unpacked = chunks.iter().map(MeasurementChunk::unpacked_size);
+    let bytes = unpacked.sum::<usize>().saturating_mul(BYTES_OF_BYTE);
+    let account = Some(actor.user().id);
+    let held = master.budgets.streams.reserve(account, bytes).await?;
     let mut found = Vec::new();
     for chunk in chunks {
         for measurement in chunk.unpack()? {
@@ -41,5 +60,9 @@ pub(crate) async fn page(
             }));
         }
     }
-    Ok((found, next))
+    Ok(MeasuredPage {
+        found,
+        next,
+        _held: held,
+    })
 }
