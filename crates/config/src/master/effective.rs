@@ -113,6 +113,10 @@ impl ResourceManager {
         if self.kind == ManagerKind::Kubernetes && priority.is_none() {
             scheduler.default_priority = DEFAULT_POD_PRIORITY;
         }
+        let uneven = block.and_then(|block| block.allow_heterogeneous_fits);
+        if self.kind == ManagerKind::Kubernetes && uneven.is_none() {
+            scheduler.allow_heterogeneous_fits = true;
+        }
         // The older way to ask for it, of managers of Kubernetes.
         let asked = self.kept.get("default_scheduler").and_then(Value::as_str);
         if block.is_none() && asked == Some("preemption") {
@@ -202,7 +206,7 @@ pub struct EffectiveScheduler {
     pub default_priority: u8,
     /// Which agent among those with free slots.
     pub fitting_policy: FittingPolicy,
-    /// Whether a task may spread unevenly over agents.
+    /// Whether a task may spread unevenly over agents, or nodes. Unless configured, over nodes alone.
     pub allow_heterogeneous_fits: bool,
     /// Whether this comes from the cluster's block (or its absence) rather than the pool's.
     pub inherited: bool,

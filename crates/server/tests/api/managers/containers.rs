@@ -71,6 +71,29 @@ async fn what_a_place_gives_is_divided_by_the_limit_of_a_container() {
 }
 
 #[tokio::test]
+async fn a_size_that_no_equal_places_make_is_started_on_unequal_ones() {
+    let cluster = cluster().await;
+    let client = cluster.determined().await;
+    let mut node = FakePlace::join(&cluster, "node", 4, "default", Vec::new()).await;
+    let mut other = FakePlace::join(&cluster, "other", 3, "default", Vec::new()).await;
+    let message = refused(&client, json!({"slots_per_trial": 5})).await;
+    assert!(
+        message.contains("nearest sizes that fit: 4, 7"),
+        "{message}"
+    );
+    pools::submit(&client, "seven", json!({"slots_per_trial": 7})).await;
+    let mut sizes = Vec::new();
+    for place in [&mut node, &mut other] {
+        let start = next_start(place).await;
+        assert_eq!(start.origin.members, 2);
+        sizes.push(start.spec.slots.count());
+    }
+    sizes.sort_unstable();
+    assert_eq!(sizes, [3, 4]);
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
 async fn what_must_be_one_container_is_refused_above_the_limit() {
     let cluster = cluster().await;
     let client = cluster.determined().await;
