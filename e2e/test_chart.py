@@ -406,7 +406,9 @@ def test_notes_name_the_address_and_what_was_translated(tmp_path: pathlib.Path) 
     assert "kubectl get service --namespace ns determined-master-service-r" in shown
     assert "export DET_MASTER=http://" in shown
     assert "kubectl get pods --namespace ns-r-tasks -l=determined" in shown
-    assert "WARNING" not in shown
+    assert "WARNING" not in shown and "workspace_id" not in shown
+    shown = notes(tmp_path / "d", *files_of("defaults"), "--set", "rbac.workspaceBindings=true")
+    assert "kubectl get namespaces --selector determined.ai/workspace_id" in shown
     shown = notes(tmp_path / "b", *files_of("seeds"))
     assert "export DET_MASTER=https://determined.example.com" in shown
     assert "which this chart does not deploy" in shown

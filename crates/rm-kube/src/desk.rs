@@ -27,8 +27,12 @@ const NEEDED: [(&str, Kind); 9] = [
 /// What to do where the master may not do something with namespaces.
 const GRANT: &str = "grant it, with Helm by `rbac.workspaceBindings: true` (docs/kubernetes.md, \"Workspaces and namespaces\")";
 
-/// Has what rows want of namespaces done; the answer is what has failed of it.
-pub(crate) type SettleRequest = oneshot::Sender<Result<(), String>>;
+/// Has what rows want of a namespace done.
+pub(crate) struct SettleRequest {
+    pub(crate) namespace: String,
+    /// Is sent what has failed of it, or that nothing is known of the cluster.
+    pub(crate) answer: oneshot::Sender<Result<(), String>>,
+}
 
 /// The namespaces of a master's clusters, as far as they are connected. Cheap to clone.
 #[derive(Clone, Default)]
@@ -88,15 +92,19 @@ impl NamespaceAccess for ClusterNamespaces {
         check.quotas().await
     }
 
-    async fn carry_out(&self, manager: &str) -> Result<(), NamespaceError> {
+    async fn carry_out(&self, manager: &str, namespace: &str) -> Result<(), NamespaceError> {
         let desk = self.desk(manager)?;
         let (sender, answer) = oneshot::channel();
+        let request = SettleRequest {
+            namespace: namespace.to_owned(),
+            answer: sender,
+        };
         let ended = || {
             NamespaceError::Unavailable(format!(
                 "resource manager \"{manager}\" is being restarted"
             ))
         };
-        desk.carry_out.send(sender).await.map_err(|_| ended())?;
+        desk.carry_out.send(request).await.map_err(|_| ended())?;
         let carried_out = answer.await.map_err(|_| ended())?;
         carried_out.map_err(NamespaceError::Unavailable)
     }
@@ -196,16 +204,37 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// A limit above one that others have set there would have no effect.
+    /// A limit above one that others have set there would have no effect, and one that several workspaces share could not be
+    /// divided among them.
     async fn quotas(&self) -> Result<(), NamespaceError> {
-        let Some(wanted) = self.request.quota else {
+        let (wanted, is_shared) = (self.request.quota, self.request.shared);
+        if wanted.is_none() && !is_shared {
             return Ok(());
-        };
+        }
         let there = &self.request.namespace;
         let found = match self.desk.api.list(Kind::Quota, there).await {
             Ok(found) => found,
             Err(ApiError::Absent) => return Ok(()),
             Err(error) => return Err(self.failed(&error)),
+        };
+        if is_shared {
+            let all = found.iter().map(|quota| (there.as_str(), quota));
+            let least = least_slots(all, &self.desk.slots).get(there).copied();
+            return match [least, wanted].into_iter().flatten().min() {
+                Some(slots) => Err(self.refused(
+                    &format!(
+                        "has a quota for {slots} slots, and other workspaces are bound to it: their work would be refused by \
+                         Kubernetes after it was placed"
+                    ),
+                    "give each workspace a namespace of its own, as with `--auto-create-namespace`, or limit them with \
+                     `det workspace edit WORKSPACE --max-slots N` and without a quota there"
+                        .to_owned(),
+                )),
+                None => Ok(()),
+            };
+        }
+        let Some(wanted) = wanted else {
+            return Ok(());
         };
         let of_others = found.iter();
         let of_others = of_others.filter(|quota| !is_made(quota, &self.desk.cluster_id));

@@ -3,13 +3,16 @@
 //!
 //! It compares what rows want with what is watched, whenever one of them changes. It watches quotas only while a workspace is
 //! bound, and namespaces only while it makes or deletes some, so that other masters need no rights for that.
+//!
+//! What fails in one namespace is tried again by itself, and holds up nothing elsewhere: users may have put something there
+//! that stays in the way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use det_ids::{AllocationId, WorkspaceId};
 use det_pods::{
-    SlotResource, is_made, is_terminating, least_slots, namespace_object, quota_name, quota_object,
+    SlotResource, is_made, is_terminating, namespace_object, quota_name, quota_object, quota_slots,
 };
 use det_rm::{Bound, Changes as _, NamespaceCore, Namespaces};
 use futures::StreamExt as _;
@@ -47,8 +50,18 @@ pub(crate) struct Keeper<C: NamespaceCore> {
     waiting: Vec<SettleRequest>,
     /// The limits that were last reported.
     reported: BTreeMap<WorkspaceId, u32>,
+    /// Of what concerns all namespaces: reading rows, and watching.
     pause: Duration,
     retry_at: Option<Instant>,
+    /// Those that are not as rows want them, by name.
+    failing: BTreeMap<String, Failing>,
+}
+
+/// Something in one namespace has failed.
+struct Failing {
+    reason: String,
+    pause: Duration,
+    retry_at: Instant,
 }
 
 /// When what has failed is tried again, if nothing else is wanted.
@@ -58,17 +71,33 @@ enum Retry {
     WhenDue,
 }
 
-/// What is watched of the cluster.
+/// What is watched of the cluster, without what nothing is decided by: objects of others may be large and many.
 #[derive(Default)]
 struct Known {
-    /// Namespaces of ours that exist and stay, by name.
-    namespaces: BTreeMap<String, Value>,
-    /// All quotas.
-    quotas: BTreeMap<Named, Value>,
+    /// Uids of namespaces of ours that exist and stay, by name.
+    namespaces: BTreeMap<String, String>,
+    /// Quotas of ours, those that limit slots, and those that have the name of one of ours.
+    quotas: BTreeMap<Named, Quota>,
     /// Kinds of which everything is known.
     listed: BTreeSet<Kind>,
     /// Why a watch was last broken off, until it is back.
     broken: BTreeMap<Kind, String>,
+}
+
+/// A quota.
+struct Quota {
+    /// `None` = it is of another owner.
+    own: Option<OwnQuota>,
+    /// The slots that it leaves; `None` = it does not limit them.
+    slots: Option<u32>,
+}
+
+/// A quota that was made by this master.
+#[derive(Clone)]
+struct OwnQuota {
+    uid: String,
+    /// What it limits, as it is now.
+    hard: Value,
 }
 
 impl<C: NamespaceCore> Keeper<C> {
@@ -94,6 +123,7 @@ impl<C: NamespaceCore> Keeper<C> {
             reported: BTreeMap::new(),
             pause: FIRST_PAUSE,
             retry_at: None,
+            failing: BTreeMap::new(),
         };
         let desk = Desk {
             api: api.clone(),
@@ -117,7 +147,7 @@ impl<C: NamespaceCore> Keeper<C> {
         loop {
             self.watch(&mut watched);
             self.pass().await;
-            let retry_at = self.retry_at;
+            let retry_at = self.next_retry();
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = self.changes.changed() => self.read_anew(Retry::WhenDue).await,
@@ -132,6 +162,11 @@ impl<C: NamespaceCore> Keeper<C> {
                 }
             }
         }
+    }
+
+    fn next_retry(&self) -> Option<Instant> {
+        let of_namespaces = self.failing.values().map(|failing| failing.retry_at);
+        self.retry_at.or_else(|| of_namespaces.min())
     }
 
     /// The kinds of objects that must be known.
@@ -178,11 +213,19 @@ impl<C: NamespaceCore> Keeper<C> {
     async fn read_anew(&mut self, retry: Retry) {
         let before = self.wanted.clone();
         match self.read().await {
-            Ok(_) if retry == Retry::Now || self.wanted != before => {
-                self.retry_at = None;
-                self.pause = FIRST_PAUSE;
+            Ok(_) => {
+                if retry == Retry::Now || self.wanted != before {
+                    self.retry_at = None;
+                    self.pause = FIRST_PAUSE;
+                }
+                let (wanted, waiting) = (&self.wanted, &self.waiting);
+                self.failing.retain(|namespace, _| {
+                    wanted_of(wanted, namespace) == wanted_of(&before, namespace)
+                        && !waiting
+                            .iter()
+                            .any(|request| request.namespace == *namespace)
+                });
             }
-            Ok(_) => {}
             Err(error) => self.failed(&format!(
                 "what is wanted of namespaces could not be read: {error}"
             )),
@@ -199,8 +242,31 @@ impl<C: NamespaceCore> Keeper<C> {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         for request in std::mem::take(&mut self.waiting) {
             // The caller may have given up.
-            drop(request.send(Err(reason.to_owned())));
+            drop(request.answer.send(Err(reason.to_owned())));
         }
+    }
+
+    /// Something in one namespace has failed, or nothing has.
+    fn note(&mut self, namespace: &str, outcome: Result<(), String>) {
+        let Err(reason) = outcome else {
+            self.failing.remove(namespace);
+            return;
+        };
+        let before = self.failing.get(namespace).map(|failing| failing.pause);
+        let pause = before.map_or(FIRST_PAUSE, |pause| (pause * 2).min(LONGEST_PAUSE));
+        tracing::warn!(
+            resource_manager = self.manager,
+            namespace,
+            reason,
+            "a namespace of a Kubernetes cluster is not as its workspace wants it; it is tried again"
+        );
+        let retry_at = Instant::now() + pause;
+        let failing = Failing {
+            reason,
+            pause,
+            retry_at,
+        };
+        self.failing.insert(namespace.to_owned(), failing);
     }
 
     fn see(&mut self, seen: Seen) {
@@ -209,7 +275,7 @@ impl<C: NamespaceCore> Keeper<C> {
             Seen::Applied(Kind::Namespace, object) if !is_made(&object, &self.cluster_id) => {
                 self.known.drop(Kind::Namespace, &object);
             }
-            Seen::Applied(kind, object) => self.known.put(kind, object),
+            Seen::Applied(kind, object) => self.put(kind, &object),
             Seen::Gone(kind, object) => self.known.drop(kind, &object),
             Seen::Listing(kind) => {
                 self.known.listed.remove(&kind);
@@ -239,35 +305,39 @@ impl<C: NamespaceCore> Keeper<C> {
             }
             return self.report();
         }
-        let outcome = self.carry_out().await;
+        self.carry_out().await;
         self.report();
-        match outcome {
-            Ok(()) => {
-                self.pause = FIRST_PAUSE;
-                for request in std::mem::take(&mut self.waiting) {
-                    drop(request.send(Ok(())));
-                }
-            }
-            Err(reason) => self.failed(&reason),
+        self.pause = FIRST_PAUSE;
+        for request in std::mem::take(&mut self.waiting) {
+            let failing = self.failing.get(&request.namespace);
+            let outcome = failing.map_or(Ok(()), |failing| Err(failing.reason.clone()));
+            drop(request.answer.send(outcome));
         }
     }
 
-    /// Does everything that can be done; the first failure is returned.
-    async fn carry_out(&mut self) -> Result<(), String> {
-        let mut outcome = Ok(());
+    /// Does everything that can be done, but what has failed and is not due yet.
+    async fn carry_out(&mut self) {
         let bound: Vec<(String, Bound)> = self.wanted.bound.clone().into_iter().collect();
         for (namespace, bound) in bound {
             let Some(workspace) = bound.made_for else {
                 continue;
             };
-            let made = self.make(&namespace, workspace, bound.quota).await;
-            outcome = outcome.and(made);
+            if self.is_due(&namespace) {
+                let made = self.make(&namespace, workspace, bound.quota).await;
+                self.note(&namespace, made);
+            }
         }
         for namespace in self.wanted.removed.clone() {
-            let removed = self.remove(&namespace).await;
-            outcome = outcome.and(removed);
+            if self.is_due(&namespace) {
+                let removed = self.remove(&namespace).await;
+                self.note(&namespace, removed);
+            }
         }
-        outcome
+    }
+
+    fn is_due(&self, namespace: &str) -> bool {
+        let failing = self.failing.get(namespace);
+        failing.is_none_or(|failing| failing.retry_at <= Instant::now())
     }
 
     async fn make(
@@ -280,7 +350,8 @@ impl<C: NamespaceCore> Keeper<C> {
             let made = self.make_namespace(namespace, workspace).await;
             let made = made
                 .map_err(|error| format!("namespace \"{namespace}\" could not be made: {error}"))?;
-            self.known.namespaces.insert(namespace.to_owned(), made);
+            let uid = uid(&made).to_owned();
+            self.known.namespaces.insert(namespace.to_owned(), uid);
         }
         let wanted = quota.and_then(|most| {
             quota_object(&self.cluster_id, (namespace, workspace), &self.slots, most)
@@ -320,7 +391,7 @@ impl<C: NamespaceCore> Keeper<C> {
             name: quota_name(namespace),
         };
         let found = self.known.quotas.get(&key);
-        if found.is_some_and(|found| !is_made(found, &self.cluster_id)) {
+        if found.is_some_and(|found| found.own.is_none()) {
             return match wanted {
                 None => Ok(()),
                 Some(_) => Err(ApiError::Refused(format!(
@@ -329,31 +400,35 @@ impl<C: NamespaceCore> Keeper<C> {
                 ))),
             };
         }
+        let found = found.and_then(|found| found.own.clone());
         let at = (namespace, key.name.as_str());
         match (found, wanted) {
             (None, None) => {}
             (Some(found), None) => {
-                self.api.delete(Kind::Quota, at, uid(found), None).await?;
+                self.api.delete(Kind::Quota, at, &found.uid, None).await?;
                 self.known.quotas.remove(&key);
             }
             (None, Some(wanted)) => {
                 let made = self.api.create(Kind::Quota, namespace, &wanted).await?;
-                self.known.quotas.insert(key, made);
+                self.put(Kind::Quota, &made);
             }
             (Some(found), Some(wanted)) => {
-                let hard = "/spec/hard";
-                if found.pointer(hard) == wanted.pointer(hard) {
+                let hard = &wanted["spec"]["hard"];
+                if found.hard == *hard {
                     return Ok(());
                 }
-                let mut patch = json!({"spec": {"hard": wanted["spec"]["hard"]}});
+                let mut patch = json!({"spec": {"hard": hard}});
                 // What others added to it goes: it is the master's own.
-                for other in others(found, &wanted) {
+                for other in others(&found.hard, hard) {
                     patch["spec"]["hard"][other] = Value::Null;
                 }
-                let mut now = found.clone();
-                now["spec"]["hard"] = wanted["spec"]["hard"].clone();
                 self.api.patch(Kind::Quota, at, &patch).await?;
-                self.known.quotas.insert(key, now);
+                let slots = quota_slots(&wanted, &self.slots);
+                let own = Some(OwnQuota {
+                    uid: found.uid,
+                    hard: hard.clone(),
+                });
+                self.known.quotas.insert(key, Quota { own, slots });
             }
         }
         Ok(())
@@ -361,9 +436,9 @@ impl<C: NamespaceCore> Keeper<C> {
 
     /// Deletes a namespace that was made, with everything in it.
     async fn remove(&mut self, namespace: &str) -> Result<(), String> {
-        if let Some(found) = self.known.namespaces.get(namespace) {
+        if let Some(uid) = self.known.namespaces.get(namespace) {
             let at = ("", namespace);
-            let deleted = self.api.delete(Kind::Namespace, at, uid(found), None).await;
+            let deleted = self.api.delete(Kind::Namespace, at, uid, None).await;
             deleted.map_err(|error| {
                 format!("namespace \"{namespace}\" could not be deleted: {error}")
             })?;
@@ -377,14 +452,44 @@ impl<C: NamespaceCore> Keeper<C> {
         Ok(())
     }
 
+    /// Keeps what is needed of an object that exists.
+    fn put(&mut self, kind: Kind, object: &Value) {
+        match kind {
+            Kind::Namespace if is_terminating(object) => self.known.drop(kind, object),
+            Kind::Namespace => {
+                let uid = uid(object).to_owned();
+                self.known.namespaces.insert(name(object).to_owned(), uid);
+            }
+            _ => {
+                let own = is_made(object, &self.cluster_id).then(|| OwnQuota {
+                    uid: uid(object).to_owned(),
+                    hard: object.pointer("/spec/hard").cloned().unwrap_or_default(),
+                });
+                let slots = quota_slots(object, &self.slots);
+                let key = named(object);
+                let is_needed =
+                    own.is_some() || slots.is_some() || key.name == quota_name(&key.namespace);
+                if is_needed {
+                    self.known.quotas.insert(key, Quota { own, slots });
+                } else {
+                    self.known.quotas.remove(&key);
+                }
+            }
+        }
+    }
+
     /// Reports how many slots each workspace may use, where that has changed.
     fn report(&mut self) {
-        let quotas = self.known.quotas.iter();
-        let quotas = quotas.map(|(named, quota)| (named.namespace.as_str(), quota));
-        let least = least_slots(quotas, &self.slots);
+        let mut least: BTreeMap<&str, u32> = BTreeMap::new();
+        for (named, quota) in &self.known.quotas {
+            if let Some(slots) = quota.slots {
+                let known = least.entry(&named.namespace).or_insert(slots);
+                *known = slots.min(*known);
+            }
+        }
         let mut limits: BTreeMap<WorkspaceId, u32> = BTreeMap::new();
         for (namespace, bound) in &self.wanted.bound {
-            let of_objects = least.get(namespace).copied();
+            let of_objects = least.get(namespace.as_str()).copied();
             let Some(limit) = [bound.quota, of_objects].into_iter().flatten().min() else {
                 continue;
             };
@@ -400,18 +505,6 @@ impl<C: NamespaceCore> Keeper<C> {
 }
 
 impl Known {
-    fn put(&mut self, kind: Kind, object: Value) {
-        match kind {
-            Kind::Namespace if is_terminating(&object) => self.drop(kind, &object),
-            Kind::Namespace => {
-                self.namespaces.insert(name(&object).to_owned(), object);
-            }
-            _ => {
-                self.quotas.insert(named(&object), object);
-            }
-        }
-    }
-
     fn drop(&mut self, kind: Kind, object: &Value) {
         if kind == Kind::Namespace {
             self.namespaces.remove(name(object));
@@ -432,14 +525,20 @@ impl Known {
     }
 }
 
+/// What is wanted of one namespace.
+fn wanted_of<'w>(wanted: &'w Namespaces, namespace: &str) -> (Option<&'w Bound>, bool) {
+    let bound = wanted.bound.get(namespace);
+    (bound, wanted.removed.contains(namespace))
+}
+
 /// The resources that a quota limits and is not to.
 fn others(found: &Value, wanted: &Value) -> Vec<String> {
-    let hard = |quota: &Value| {
-        let hard = quota.pointer("/spec/hard").and_then(Value::as_object);
-        let keys = hard.into_iter().flat_map(|hard| hard.keys().cloned());
-        keys.collect::<BTreeSet<String>>()
+    let keys = |hard: &Value| {
+        let keys = hard.as_object().into_iter();
+        keys.flat_map(|hard| hard.keys().cloned())
+            .collect::<BTreeSet<String>>()
     };
-    hard(found).difference(&hard(wanted)).cloned().collect()
+    keys(found).difference(&keys(wanted)).cloned().collect()
 }
 
 /// What is watched now.

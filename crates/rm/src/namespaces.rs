@@ -60,6 +60,9 @@ pub struct NamespaceRequest {
     pub made: bool,
     /// The limit that is to be set there, in slots.
     pub quota: Option<u32>,
+    /// Whether other workspaces are bound to it. A quota holds all of them together, and no manager could keep each to a part
+    /// of it.
+    pub shared: bool,
 }
 
 /// Why a namespace cannot be used.
@@ -102,11 +105,15 @@ pub trait NamespaceAccess: Send + Sync + 'static {
         request: &NamespaceRequest,
     ) -> impl Future<Output = Result<(), NamespaceError>> + Send;
 
-    /// Has a manager do now what rows want of its namespaces.
+    /// Has a manager do now what rows want of one of its namespaces.
     ///
     /// # Errors
     /// Something of that has failed, and is tried again later.
-    fn carry_out(&self, manager: &str) -> impl Future<Output = Result<(), NamespaceError>> + Send;
+    fn carry_out(
+        &self,
+        manager: &str,
+        namespace: &str,
+    ) -> impl Future<Output = Result<(), NamespaceError>> + Send;
 }
 
 /// Why a text is not the name of a namespace that work may run in; `None` = it is.

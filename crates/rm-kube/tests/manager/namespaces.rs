@@ -57,6 +57,7 @@ fn request(namespace: &str, made: bool, quota: Option<u32>) -> NamespaceRequest 
         namespace: namespace.to_owned(),
         made,
         quota,
+        shared: false,
     }
 }
 
@@ -125,7 +126,7 @@ async fn a_task_runs_in_the_namespace_that_it_was_placed_in() {
 async fn a_namespace_is_made_with_its_quota_and_kept() {
     let scene = Scene::with_nodes(&[("a", 2)]).await;
     make(&scene.core, "vision", Some(4));
-    scene.desks.carry_out("k").await.unwrap();
+    scene.desks.carry_out("k", "vision").await.unwrap();
     exists(&scene, "vision", true).await;
     has_quota(&scene, "vision", Some("4")).await;
     has_limit(&scene, Some(4)).await;
@@ -135,7 +136,7 @@ async fn a_namespace_is_made_with_its_quota_and_kept() {
     assert_eq!(labels["determined.ai/workspace_id"], "7");
     // Once more: nothing is left to do.
     let asked = scene.api.requests().len();
-    scene.desks.carry_out("k").await.unwrap();
+    scene.desks.carry_out("k", "vision").await.unwrap();
     let later = scene.api.requests().split_off(asked);
     let writes = later.iter().filter(|it| it.method != "GET");
     assert_eq!(writes.count(), 0, "{later:?}");
@@ -161,7 +162,12 @@ async fn a_namespace_that_existed_before_is_never_taken_or_deleted() {
     let scene = Scene::with_nodes(&[("a", 2)]).await;
     namespace(&scene, "vision");
     make(&scene.core, "vision", Some(4));
-    let error = scene.desks.carry_out("k").await.unwrap_err().to_string();
+    let error = scene
+        .desks
+        .carry_out("k", "vision")
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("not made by this master"), "{error}");
     let (message, hint) = refusal(&scene, request("vision", true, None)).await;
     assert!(message.contains("exists, and was not made"), "{message}");
@@ -178,10 +184,43 @@ async fn a_namespace_that_existed_before_is_never_taken_or_deleted() {
 }
 
 #[tokio::test]
+async fn a_quota_of_others_in_the_way_holds_up_its_own_namespace_alone() {
+    let scene = Scene::with_nodes(&[("a", 2)]).await;
+    make(&scene.core, "vision", None);
+    scene.desks.carry_out("k", "vision").await.unwrap();
+    quota(&scene, "vision", "vision-quota", 3);
+    has_limit(&scene, Some(3)).await;
+    make(&scene.core, "vision", Some(4));
+    let error = scene.desks.carry_out("k", "vision").await.unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("\"vision-quota\" exists, and was not made by this master"),
+        "{error}"
+    );
+    // The workspaces of other namespaces have theirs.
+    scene.core.want_namespaces(|wanted| {
+        let bound = Bound {
+            workspaces: [WorkspaceId(8)].into(),
+            made_for: Some(WorkspaceId(8)),
+            quota: Some(5),
+        };
+        wanted.bound.insert("speech".to_owned(), bound);
+    });
+    scene.desks.carry_out("k", "speech").await.unwrap();
+    has_quota(&scene, "speech", Some("5")).await;
+    // Once it is out of the way, it is set without being asked for.
+    scene
+        .api
+        .delete("v1/resourcequotas", "vision", "vision-quota");
+    has_quota(&scene, "vision", Some("4")).await;
+    has_limit(&scene, Some(4)).await;
+}
+
+#[tokio::test]
 async fn a_namespace_that_was_made_goes_with_its_workspace() {
     let scene = Scene::with_nodes(&[("a", 2)]).await;
     make(&scene.core, "vision", Some(4));
-    scene.desks.carry_out("k").await.unwrap();
+    scene.desks.carry_out("k", "vision").await.unwrap();
     scene.core.want_namespaces(|wanted| {
         wanted.bound.clear();
         wanted.removed.insert("vision".to_owned());
@@ -205,7 +244,7 @@ async fn the_lowest_quota_counts_those_of_others_included() {
     scene.core.want_namespaces(|wanted| wanted.bound.clear());
     has_limit(&scene, None).await;
     make(&scene.core, "vision", Some(4));
-    scene.desks.carry_out("k").await.unwrap();
+    scene.desks.carry_out("k", "vision").await.unwrap();
     quota(&scene, "vision", "of-the-institute", 2);
     has_limit(&scene, Some(2)).await;
     has_quota(&scene, "vision", Some("4")).await;
@@ -217,6 +256,32 @@ async fn the_lowest_quota_counts_those_of_others_included() {
         .check(&request("vision", true, Some(2)))
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn several_workspaces_share_no_namespace_with_a_quota_of_slots() {
+    let scene = Scene::with_nodes(&[("a", 8)]).await;
+    namespace(&scene, "research");
+    let shared = |quota| NamespaceRequest {
+        shared: true,
+        ..request("research", false, quota)
+    };
+    scene.desks.check(&shared(None)).await.unwrap();
+    quota(&scene, "research", "of-the-institute", 3);
+    let (message, hint) = refusal(&scene, shared(None)).await;
+    assert!(
+        message.contains("has a quota for 3 slots, and other workspaces are bound to it"),
+        "{message}"
+    );
+    assert!(hint.contains("namespace of its own"), "{hint}");
+    let (message, _) = refusal(&scene, shared(Some(2))).await;
+    assert!(
+        message.contains("other workspaces are bound to it"),
+        "{message}"
+    );
+    // One workspace is held to it.
+    let alone = request("research", false, None);
+    scene.desks.check(&alone).await.unwrap();
 }
 
 #[tokio::test]
@@ -265,7 +330,12 @@ async fn a_task_waits_for_a_namespace_that_is_still_to_be_made() {
     let faults = scene.api.faults();
     faults.forbid("create", "", "namespaces", None);
     make(&scene.core, "vision", None);
-    let error = scene.desks.carry_out("k").await.unwrap_err().to_string();
+    let error = scene
+        .desks
+        .carry_out("k", "vision")
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("could not be made"), "{error}");
     scene.core.put_in_namespace("c", placed("vision", true));
     let id = scene.core.place("a", "c", 2);
@@ -293,7 +363,7 @@ async fn without_bindings_no_right_for_namespaces_is_used() {
     scene.runs(&id).await;
     scene.exits(&id, 0).await;
     scene.is_empty().await;
-    scene.desks.carry_out("k").await.unwrap();
+    scene.desks.carry_out("k", "vision").await.unwrap();
     let requests = scene.api.requests();
     let of_namespaces = requests
         .iter()

@@ -28,7 +28,11 @@ trait AnyAccess: Send + Sync {
         request: &'a NamespaceRequest,
     ) -> BoxFuture<'a, Result<(), NamespaceError>>;
 
-    fn carry_out<'a>(&'a self, manager: &'a str) -> BoxFuture<'a, Result<(), NamespaceError>>;
+    fn carry_out<'a>(
+        &'a self,
+        manager: &'a str,
+        namespace: &'a str,
+    ) -> BoxFuture<'a, Result<(), NamespaceError>>;
 }
 
 impl<A: NamespaceAccess> AnyAccess for A {
@@ -51,8 +55,12 @@ impl<A: NamespaceAccess> AnyAccess for A {
         NamespaceAccess::check(self, request).boxed()
     }
 
-    fn carry_out<'a>(&'a self, manager: &'a str) -> BoxFuture<'a, Result<(), NamespaceError>> {
-        NamespaceAccess::carry_out(self, manager).boxed()
+    fn carry_out<'a>(
+        &'a self,
+        manager: &'a str,
+        namespace: &'a str,
+    ) -> BoxFuture<'a, Result<(), NamespaceError>> {
+        NamespaceAccess::carry_out(self, manager, namespace).boxed()
     }
 }
 
@@ -89,9 +97,9 @@ impl ClusterAccess {
         in_time(&request.manager, self.driver.check(request)).await
     }
 
-    /// Has a manager do now what rows want of its namespaces; fails if something of that has failed, which is tried again.
-    pub(crate) async fn carry_out(&self, manager: &str) -> AppResult<()> {
-        in_time(manager, self.driver.carry_out(manager)).await
+    /// Has a manager do now what rows want of a namespace; fails if something of that has failed, which is tried again.
+    pub(crate) async fn carry_out(&self, manager: &str, namespace: &str) -> AppResult<()> {
+        in_time(manager, self.driver.carry_out(manager, namespace)).await
     }
 }
 

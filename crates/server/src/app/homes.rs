@@ -133,6 +133,13 @@ impl Homes {
         self.bindings.get(&(workspace, cluster.to_owned()))
     }
 
+    /// The workspaces that are bound to a namespace of a cluster.
+    pub(crate) fn bound_to(&self, cluster: &str, namespace: &str) -> Vec<WorkspaceId> {
+        let bound = self.bindings.values();
+        let bound = bound.filter(|row| row.cluster_name == cluster && row.namespace == namespace);
+        bound.map(|row| row.workspace_id).collect()
+    }
+
     /// The namespace that is made for a workspace, which has the same name in all clusters; `None` = none was asked for yet.
     pub(crate) fn made_for(&self, workspace: WorkspaceId) -> Option<&str> {
         let made = self.made.iter();

@@ -358,9 +358,13 @@ impl WorkspaceNamespaces {
             (None, Some(made)) => made.to_owned(),
             (None, None) => self.clusters.name_for(&wanted.cluster, workspace)?,
         };
+        let homes = self.changes.known();
+        let others = homes.bound_to(&wanted.cluster, &namespace);
+        let shared = others.into_iter().any(|other| other != workspace.1);
         let request = NamespaceRequest {
             manager: wanted.cluster.clone(),
             namespace,
+            shared,
             made: wanted.namespace.is_none(),
             quota: wanted.quota.and_then(|slots| u32::try_from(slots).ok()),
         };
@@ -405,7 +409,10 @@ impl WorkspaceNamespaces {
         self.store(actor, id, rows.clone()).await?;
         let made = rows.iter().filter(|row| row.auto_create);
         for row in made {
-            let carried_out = self.clusters.carry_out(&row.cluster_name).await;
+            let carried_out = self
+                .clusters
+                .carry_out(&row.cluster_name, &row.namespace)
+                .await;
             carried_out.map_err(|error| {
                 let text = format!(
                     "the workspace is bound to namespace \"{}\" of cluster \"{}\", which is not as wanted yet: {error}",
