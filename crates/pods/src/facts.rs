@@ -3,11 +3,15 @@
 use det_ids::PlaceId;
 use det_rm::ContainerStart;
 
+use crate::seal::Seal;
+
 /// What all objects of one cluster have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterFacts {
     /// Identity of the installation, a UUID.
     pub cluster_id: String,
+    /// What records of its Jobs are sealed with.
+    pub seal: Seal,
     /// The master as pods reach it.
     pub master: MasterUrl,
     /// Image with the program `det-supervisor`, from which init containers copy it; `None` = none is configured.

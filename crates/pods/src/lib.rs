@@ -20,6 +20,7 @@ mod observation;
 mod pod;
 mod quantity;
 mod record;
+mod seal;
 mod template;
 mod user_spec;
 
@@ -43,3 +44,4 @@ pub use pod::{
 };
 pub use quantity::{holds, quantity};
 pub use record::{PodMember, RECORD_ANNOTATION, Recorded, RecordedMember, member_of, recorded};
+pub use seal::{SEAL_ANNOTATION, Seal};

@@ -11,6 +11,7 @@ use crate::facts::{ClusterFacts, MasterCert, Member, Scheduler};
 use crate::json::{self, Object};
 use crate::names::{CLUSTER_LABEL, SELECTOR_LABEL, group_name, is_reserved, job_name, label_value};
 use crate::record::{PORTS_ANNOTATION, RECORD_ANNOTATION, record};
+use crate::seal::SEAL_ANNOTATION;
 use crate::template::{PodSpec, Source};
 use crate::user_spec::UserPod;
 
@@ -231,7 +232,8 @@ impl Allocation<'_> {
         let first = group.first().copied().unwrap_or(self.first);
         let ranks: Vec<u32> = group.iter().map(|member| member.rank()).collect();
         let user = self.user();
-        let mut annotations = json::map([(RECORD_ANNOTATION, record(group))]);
+        let record = record(group);
+        let mut annotations = json::map([(RECORD_ANNOTATION, record.clone())]);
         let labels = self.labels();
         let of_user = |texts: &Object| -> Object {
             let own = texts.iter().filter(|(key, _)| !is_systems(key));
@@ -265,6 +267,9 @@ impl Allocation<'_> {
             0 => self.job_name.clone(),
             number => group_name(&self.job_name, number),
         };
+        let at = (self.namespace, job_name.as_str());
+        let seal = self.facts.seal.of(at, &record);
+        annotations.insert(SEAL_ANNOTATION.to_owned(), seal.into());
         let description = &first.start.spec.description;
         annotations.insert(
             "determined.ai/description".to_owned(),

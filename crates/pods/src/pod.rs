@@ -120,6 +120,14 @@ pub enum ContainerState {
     },
 }
 
+impl PodFacts {
+    /// Whether a container of the user's own runs, an init container that goes on beside the task included.
+    pub fn has_others_running(&self) -> bool {
+        let mut others = self.init.iter().chain(&self.others);
+        others.any(|container| container.state == ContainerState::Running)
+    }
+}
+
 impl ContainerState {
     /// Whether it has begun to run.
     pub fn has_started(&self) -> bool {
@@ -134,6 +142,8 @@ pub struct ImageError {
     pub kind: ImageErrorKind,
     /// Which container it is of, and what the kubelet reports.
     pub message: String,
+    /// Whether an attempt has just failed; else the kubelet pauses before the next one.
+    pub is_attempt: bool,
 }
 
 /// Why an image cannot be pulled.
@@ -260,6 +270,7 @@ fn image_error(container: &ContainerFacts) -> Option<ImageError> {
     Some(ImageError {
         kind,
         message: reported(&container.name, reason, message),
+        is_attempt: reason != "ImagePullBackOff",
     })
 }
 

@@ -65,6 +65,8 @@ pub(crate) struct Held {
     pub(crate) lines: BTreeSet<u64>,
     /// When its image was first seen to fail.
     pub(crate) fails_since: Option<Instant>,
+    /// How it failed when it was last looked at.
+    pub(crate) failure: Option<String>,
     /// Whether the core has stored that it has ended.
     pub(crate) stored: bool,
     /// Whether a pod of it has been seen.
@@ -126,6 +128,7 @@ impl Held {
             delay: None,
             lines: BTreeSet::new(),
             fails_since: None,
+            failure: None,
             stored: false,
             had_pod: false,
             released: None,
@@ -191,11 +194,13 @@ pub(crate) struct Pod {
     pub(crate) takes: Resources,
     /// Its Job, and its number there, if it is one of ours.
     pub(crate) job: Option<(Named, usize)>,
+    /// Uid of what made it.
+    pub(crate) maker: Option<String>,
     /// Its container, if it is one of ours and its Job is known.
     pub(crate) container: Option<ContainerId>,
     /// What its status means, if it is one of ours.
     pub(crate) facts: Option<PodFacts>,
-    /// The pod itself, while it waits for its gate to be opened.
+    /// The parts of the pod that opening its gate changes, while it waits for that.
     pub(crate) gated: Option<Value>,
 }
 
@@ -344,7 +349,10 @@ impl Books {
 
     /// A pod is as this; gives what it was before. Its container is found by its Job.
     pub(crate) fn put_pod(&mut self, name: Named, mut pod: Pod) -> Option<Pod> {
-        pod.container = self.container_of(&pod);
+        // A pod that is known stays what it is: a Job that goes without its pods leaves them without a maker.
+        let known = self.pods.get(&name).filter(|known| known.uid == pod.uid);
+        let known = known.and_then(|known| known.container.clone());
+        pod.container = known.or_else(|| self.container_of(&pod));
         if let Some(container) = &pod.container {
             // Of two pods of one container, the later one counts; Jobs of ours make no second one.
             self.pod_of.insert(container.clone(), name.clone());
@@ -375,7 +383,12 @@ impl Books {
 
     fn container_of(&self, pod: &Pod) -> Option<ContainerId> {
         let (job, index) = pod.job.as_ref()?;
-        let member = self.jobs.get(job)?.recorded.members.get(*index)?;
+        let job = self.jobs.get(job)?;
+        // Users who may create pods can give them any label.
+        if pod.maker.as_ref() != Some(&job.uid) {
+            return None;
+        }
+        let member = job.recorded.members.get(*index)?;
         Some(member.container_id.clone())
     }
 

@@ -10,11 +10,10 @@ use det_lifecycle::container::Observed;
 use det_pods::ClusterFacts;
 use det_rm::{Core, Order};
 use futures::StreamExt as _;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::Settings;
 use crate::api::{Kind, KubeApi};
 use crate::fitting::Fitting;
 use crate::health::Troubles;
@@ -23,6 +22,7 @@ use crate::observing::{Observer, named};
 use crate::places::{Change, Places};
 use crate::starting::Starts;
 use crate::watches::{Seen, WATCHED, watches};
+use crate::{Served, Settings, changed};
 
 /// An order to end a container is repeated when its end has not been observed for this long.
 const REPEAT_ENDS: Duration = Duration::from_secs(30);
@@ -79,8 +79,13 @@ impl<C: Core> Cluster<C> {
         }
     }
 
-    /// Serves the cluster until the master stops.
-    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+    /// Serves the cluster until the master stops, or is to serve it with other settings. Places that are not of those have
+    /// left then; the others are joined again by the next one.
+    pub(crate) async fn run(
+        mut self,
+        settings: &mut watch::Receiver<Settings>,
+        shutdown: &CancellationToken,
+    ) -> Served {
         let label = format!("{}={}", det_pods::CLUSTER_LABEL, self.observer.cluster);
         let mut watched = watches(&self.observer.requests.api, &label);
         let mut repeat = tokio::time::interval(REPEAT_ENDS);
@@ -95,10 +100,15 @@ impl<C: Core> Cluster<C> {
                 .chain(holds)
                 .min();
             tokio::select! {
-                () = shutdown.cancelled() => return,
+                () = shutdown.cancelled() => return Served::Stopped,
+                () = changed(settings) => {
+                    let next = settings.borrow().clone();
+                    self.places.leave_others(&self.observer, &next).await;
+                    return Served::Replaced;
+                }
                 seen = watched.next() => match seen {
                     Some(seen) => self.see(seen),
-                    None => return,
+                    None => return Served::Stopped,
                 },
                 Some(message) = self.messages.recv() => self.receive(message),
                 _ = repeat.tick() => self.repeat_ends(),

@@ -85,6 +85,8 @@ impl Container<'_> {
                 Some((name, pod)) => self.look_at_pod(&name, &pod),
                 None => self.look_at_job(),
             }
+        } else {
+            self.end_what_is_left();
         }
         self.delete_forgotten(&job_name);
         self.observer.let_go(&job_name);
@@ -205,6 +207,39 @@ impl Container<'_> {
         });
     }
 
+    /// Ends the pod of a container that has ended while other containers of it run on, for which Kubernetes waits as long as
+    /// the pod's own grace is. Not while others of its gang run: a pod that is deleted ends the Job, and with it theirs.
+    fn end_what_is_left(&mut self) {
+        let books = &self.observer.books;
+        let held = books.held.get(self.id).filter(|held| held.stored);
+        let (Some(held), Some((name, pod))) = (held, books.pod(self.id)) else {
+            return;
+        };
+        let wanted = (pod.uid.clone(), Some(KILL_GRACE_SECONDS));
+        let runs = |id: &ContainerId| books.held.get(id).is_some_and(|held| !held.has_ended());
+        let is_left = pod.facts.as_ref().is_some_and(PodFacts::has_others_running);
+        if !is_left
+            || held.deleted.as_ref() == Some(&wanted)
+            || self.observer.settings.leaves_objects
+            || books.siblings(self.id).iter().any(runs)
+        {
+            return;
+        }
+        let (api, name, uid) = (
+            self.observer.requests.api.clone(),
+            name.clone(),
+            pod.uid.clone(),
+        );
+        let is_again = held.trouble.is_some();
+        if let Some(held) = self.observer.books.held.get_mut(self.id) {
+            held.deleted = Some(wanted);
+        }
+        self.observer.requests.about(self.id, is_again, async move {
+            let grace = Some(KILL_GRACE_SECONDS);
+            api.delete(Kind::Pod, at(&name), &uid, grace).await
+        });
+    }
+
     /// Gives up a container that cannot start: its image cannot be pulled, a container of its pod cannot be created, or
     /// Kubernetes does not assign its pod.
     fn look_at_waiting(&mut self, facts: &PodFacts) {
@@ -216,17 +251,26 @@ impl Container<'_> {
         }
         let now = Instant::now();
         let image = facts.image_error();
-        let image = image.map(|error| (error.kind.is_lasting(), error.message));
-        let error = image.or_else(|| Some((false, facts.start_error()?)));
-        if let Some((is_lasting, message)) = error {
+        let image = image.map(|error| (error.kind.is_lasting(), error.is_attempt, error.message));
+        let error = image.or_else(|| Some((false, true, facts.start_error()?)));
+        if let Some((is_lasting, is_attempt, message)) = error {
             let fails_since = *held.fails_since.get_or_insert(now);
             let until = fails_since + self.observer.settings.pull_within;
             if is_lasting || until <= now {
                 held.want_end(End::GivenUp(ContainerExit::StartFailed { message }));
-            } else {
-                self.observer.agenda.look_at(self.id, until);
+                return;
             }
-            return;
+            // Between two attempts the kubelet reports that it pauses: each attempt that fails is another report.
+            if held.failure.as_ref() != Some(&message) {
+                if is_attempt {
+                    let left = (until - now).as_secs();
+                    let line = format!("{message}; it is tried again, and given up in {left} s");
+                    let note = (held.place.clone(), self.id.clone(), line);
+                    self.observer.agenda.notes.push(note);
+                }
+                held.failure = Some(message);
+            }
+            return self.observer.agenda.look_at(self.id, until);
         }
         let until = held.since + self.observer.settings.start_within;
         if facts.node.is_some() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use det_ids::AllocationId;
-use det_pods::{Objects, RECORD_ANNOTATION, owner_patch};
+use det_pods::{Objects, RECORD_ANNOTATION, SEAL_ANNOTATION, owner_patch};
 use det_taskspec::ContainerExit;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -251,9 +251,11 @@ fn is_same_allocation(ours: &Value, found: &Value) -> bool {
 
 /// A Job that exists is used only if it was made for the same containers.
 fn same_record(ours: &Value, found: Value) -> Result<Value, ApiError> {
+    // What has the seal is not another's under the name of ours.
     let record = |job: &Value| {
         let annotations = job.pointer("/metadata/annotations");
-        annotations.and_then(|it| it.get(RECORD_ANNOTATION).cloned())
+        [RECORD_ANNOTATION, SEAL_ANNOTATION]
+            .map(|key| annotations.and_then(|it| it.get(key).cloned()))
     };
     if record(ours) == record(&found) {
         return Ok(found);

@@ -37,6 +37,7 @@ use std::time::Duration;
 use det_ids::AllocationId;
 use det_pods::{ClusterFacts, MasterUrl, Scheduler};
 use det_rm::{Health, NamespaceCore};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::KubeApi;
@@ -44,7 +45,7 @@ use crate::cluster::Cluster;
 use crate::keeper::Keeper;
 
 pub use desk::ClusterNamespaces;
-pub use det_pods::{MasterCert, SlotResource};
+pub use det_pods::{MasterCert, Seal, SlotResource};
 pub use reach::PodAddresses;
 pub use settings::{MasterSettings, PoolSettings, Settings};
 
@@ -52,16 +53,16 @@ pub use settings::{MasterSettings, PoolSettings, Settings};
 const CONNECT_AGAIN: Duration = Duration::from_secs(10);
 
 /// Serves one cluster until the master stops, and its namespaces through `desks`. A cluster that cannot be accessed is
-/// reported as down, and tried again.
+/// reported as down, and tried again. With other settings rows and the cluster are read anew, as after a restart.
 pub async fn serve<C: NamespaceCore>(
     core: C,
-    settings: Settings,
+    mut settings: watch::Receiver<Settings>,
     desks: ClusterNamespaces,
     shutdown: CancellationToken,
 ) {
-    let settings = Arc::new(settings);
     loop {
-        match connected(&core, &settings).await {
+        let current = Arc::new(settings.borrow_and_update().clone());
+        match connected(&core, &current).await {
             Ok(connected) => {
                 let Connected {
                     api,
@@ -71,27 +72,47 @@ pub async fn serve<C: NamespaceCore>(
                     keeper,
                     desk,
                 } = connected;
-                desks.connected(&settings.manager, desk);
-                let cluster = Cluster::new(core, settings, facts, (namespace, others), api);
+                desks.connected(&current.manager, desk);
+                let of = (namespace, others);
+                let cluster = Cluster::new(core.clone(), current, facts, of, api);
+                let stopped = shutdown.clone();
                 tokio::select! {
-                    () = cluster.run(shutdown.clone()) => {}
-                    () = keeper.run(shutdown) => {}
+                    end = cluster.run(&mut settings, &stopped) => match end {
+                        Served::Stopped => return,
+                        Served::Replaced => continue,
+                    },
+                    () = keeper.run(stopped.clone()) => return,
                 }
-                return;
             }
             Err(reason) => {
                 tracing::warn!(
-                    manager = settings.manager,
+                    manager = current.manager,
                     reason,
                     "a Kubernetes cluster cannot be used"
                 );
-                core.report_health(&settings.manager, Health::Down(reason));
+                core.report_health(&current.manager, Health::Down(reason));
             }
         }
         tokio::select! {
             () = tokio::time::sleep(CONNECT_AGAIN) => {}
+            () = changed(&mut settings) => {}
             () = shutdown.cancelled() => return,
         }
+    }
+}
+
+/// Why a cluster is served no more as it was.
+pub(crate) enum Served {
+    /// The master stops.
+    Stopped,
+    /// Other settings take the place of these.
+    Replaced,
+}
+
+/// Waits for other settings; for ever where none can come any more.
+pub(crate) async fn changed(settings: &mut watch::Receiver<Settings>) {
+    if settings.changed().await.is_err() {
+        std::future::pending().await
     }
 }
 
@@ -139,6 +160,7 @@ async fn connect(settings: &Settings) -> Result<(KubeApi, ClusterFacts, String),
     };
     let facts = ClusterFacts {
         cluster_id: settings.cluster_id.clone(),
+        seal: settings.seal.clone(),
         master: master_url(&settings.master, api.own_namespace())?,
         helper_image: settings.helper_image.clone(),
         slots: settings.slots.clone(),

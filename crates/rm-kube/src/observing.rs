@@ -7,7 +7,7 @@ use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::Observed;
 use det_pods::{ClusterFacts, DRAIN_NO_EXECUTE, Recorded, drain_label, label_value};
 use det_taskspec::ContainerExit;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::Settings;
@@ -28,6 +28,14 @@ pub(crate) fn named(object: &Value) -> Named {
         namespace: namespace.unwrap_or_default().to_owned(),
         name: name(object).to_owned(),
     }
+}
+
+/// Uid of the object that manages a pod.
+fn maker(pod: &Value) -> Option<String> {
+    let owners = pod.pointer("/metadata/ownerReferences")?.as_array()?;
+    let manages = |owner: &&Value| owner.get("controller") == Some(&Value::Bool(true));
+    let uid = owners.iter().find(manages)?.get("uid")?.as_str()?;
+    Some(uid.to_owned())
 }
 
 /// Whether a Job has ended, whichever way.
@@ -65,12 +73,17 @@ fn secret_of(job: &Value) -> Option<String> {
     secrets.next().map(str::to_owned)
 }
 
-/// Whether a Job that is not known yet may be one of ours: it is being made, it is in a namespace of pools, or the manager has
-/// just begun and it is in the namespace of its allocation's workspace. Namespaces of workspaces may be those of others, who
-/// can write records in Jobs there.
-fn may_be_ours(observer: &Observer, name: &Named, recorded: &Recorded) -> bool {
-    if observer.books.expected.contains(name) {
+/// Whether a Job that is not known yet is one of ours. Users who may create Jobs somewhere can give them our labels and any
+/// record, also under the name of one that is about to be made, but not its seal. One that was made before records were
+/// sealed is ours in a namespace of pools, or if the manager has just begun and it is in the namespace of its allocation's
+/// workspace.
+fn is_ours(observer: &Observer, (job, name): (&Value, &Named), recorded: &Recorded) -> bool {
+    let seal = &observer.settings.seal;
+    if seal.is_on(job) {
         return true;
+    }
+    if !seal.began_after(job) {
+        return false;
     }
     match observer.others.get(&recorded.allocation_id) {
         Some(of) => observer.adopts && *of == name.namespace,
@@ -182,35 +195,32 @@ impl Observer {
             }
             return;
         }
-        // Anyone who may create Jobs somewhere can give them our labels.
-        if !self.namespaces.contains(&name.namespace) {
-            return;
-        }
-        let Some(recorded) = det_pods::recorded(&annotations(job)) else {
-            tracing::warn!(
-                job = name.name,
-                namespace = name.namespace,
-                "a Job has the label of this cluster and no record of its containers; it is left alone"
-            );
+        let recorded = det_pods::recorded(&annotations(job));
+        let ours = recorded.filter(|recorded| is_ours(self, (job, &name), recorded));
+        let Some(recorded) = ours else {
+            if self.namespaces.contains(&name.namespace) {
+                tracing::warn!(
+                    job = name.name,
+                    namespace = name.namespace,
+                    "a Job has the label of this cluster, and was not made by its master; it is left alone"
+                );
+            }
             return;
         };
-        if !may_be_ours(self, &name, &recorded) {
-            tracing::warn!(
-                job = name.name,
-                namespace = name.namespace,
-                "a Job has the label of this cluster, and was not made by its master; it is left alone"
-            );
-            return;
-        }
         let is_of_another = |id: &ContainerId| {
             let held = self.books.held.get(id).filter(|held| held.job != name);
             let known = held.and_then(|held| self.books.jobs.get(&held.job));
             known.is_some_and(|job| job.exists)
         };
+        // One that is made again while the manager runs is made again by others, with a copy of the record and its seal.
+        let is_copy = |id: &ContainerId| {
+            let is_known = self.books.held.contains_key(id) || self.books.starting.contains_key(id);
+            is_known && !self.adopts && !self.books.expected.contains(&name)
+        };
         if recorded
             .members
             .iter()
-            .any(|it| is_of_another(&it.container_id))
+            .any(|it| is_of_another(&it.container_id) || is_copy(&it.container_id))
         {
             tracing::warn!(
                 job = name.name,
@@ -219,6 +229,8 @@ impl Observer {
             );
             return;
         }
+        // Its pool may have been in another namespace when it was made.
+        self.namespaces.insert(name.namespace.clone());
         for member in &recorded.members {
             let id = &member.container_id;
             let mut held = Held::new(name.clone(), member);
@@ -324,8 +336,7 @@ impl Observer {
                 .and_then(|labels| labels.get(name));
             labels.and_then(Value::as_str)
         };
-        let is_ours = label(det_pods::CLUSTER_LABEL) == Some(self.cluster.as_str())
-            && self.namespaces.contains(&named(pod).namespace);
+        let is_ours = label(det_pods::CLUSTER_LABEL) == Some(self.cluster.as_str());
         let facts = is_ours.then(|| det_pods::pod_facts(pod));
         let index = label("batch.kubernetes.io/job-completion-index");
         let index = index.and_then(|index| index.parse().ok()).unwrap_or(0);
@@ -343,10 +354,14 @@ impl Observer {
             node: node.map(str::to_owned),
             holds: det_pods::holds(pod, self.settings.slots.name()),
             takes: det_pods::requests(pod),
+            maker: job.as_ref().and_then(|_| maker(pod)),
             job: job.map(|job| (job, index)),
             container: None,
             facts,
-            gated: (is_ours && gates.is_some_and(|gates| !gates.is_empty())).then(|| pod.clone()),
+            gated: (is_ours && gates.is_some_and(|gates| !gates.is_empty())).then(|| {
+                let of = |key: &str| pod["spec"].get(key).cloned().unwrap_or_default();
+                json!({"spec": {"schedulingGates": of("schedulingGates"), "affinity": of("affinity")}})
+            }),
         }
     }
 

@@ -16,6 +16,8 @@ use crate::observing::Observer;
 /// A place that is served: a node in a pool.
 struct Served<C: Core> {
     node: String,
+    /// Its pool.
+    pool: String,
     /// Identity of the node: another one of this name has another.
     uid: String,
     /// Its lease's number: a lease that was replaced by a newer one of ours has lost nothing.
@@ -180,6 +182,7 @@ impl<C: Core> Places<C> {
         };
         let served = Served {
             node: node.to_owned(),
+            pool: settings.name.clone(),
             uid,
             number,
             slots,
@@ -211,6 +214,28 @@ impl<C: Core> Places<C> {
                 }
             }
         })
+    }
+
+    /// Leaves the places that are none with other settings: their pool is gone, or does not admit their node any more. The
+    /// driver that follows joins those that stay, and takes over their leases.
+    pub(crate) async fn leave_others(&mut self, observer: &Observer, settings: &Settings) {
+        let nothing = serde_json::Value::Null;
+        let stays = |place: &PlaceId, served: &Served<C>| {
+            let Some(node) = observer.books.nodes.get(&served.node) else {
+                return false;
+            };
+            let mut pools = settings.pools.iter().enumerate();
+            pools.any(|(number, pool)| {
+                pool.name == served.pool
+                    && settings.place(&served.node, number) == *place
+                    && det_pods::admits(pool.pod_spec.as_ref().unwrap_or(&nothing), node)
+            })
+        };
+        let others = self.served.iter();
+        let others = others.filter(|(place, served)| !stays(place, served));
+        for place in others.map(|(place, _)| place.clone()).collect::<Vec<_>>() {
+            self.leave(&place).await;
+        }
     }
 
     async fn leave(&mut self, place: &PlaceId) -> Change<C::Error> {

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use det_ids::PlaceId;
-use det_pods::{MasterCert, SlotResource};
+use det_pods::{MasterCert, Seal, SlotResource};
 use det_taskspec::DeviceKind;
 use serde_json::Value;
 
 /// What the manager of one Kubernetes cluster is configured with.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     /// Name of the manager, unique in the master's configuration.
     pub manager: String,
@@ -17,6 +17,8 @@ pub struct Settings {
     pub is_main: bool,
     /// Identity of the master's cluster, a UUID: part of the names of all objects, and a label on them.
     pub cluster_id: String,
+    /// What records of its Jobs are sealed with.
+    pub seal: Seal,
     /// File with the access to the cluster; `None` = that of the pod that the master runs in.
     pub kubeconfig: Option<PathBuf>,
     /// Namespace of tasks whose pool has none; empty = that of the access.
@@ -42,7 +44,7 @@ pub struct Settings {
 }
 
 /// A pool of nodes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PoolSettings {
     /// Its name.
     pub name: String,
@@ -53,7 +55,7 @@ pub struct PoolSettings {
 }
 
 /// How pods reach the master.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MasterSettings {
     /// `http` or `https`; `None` = as the master serves.
     pub scheme: Option<String>,

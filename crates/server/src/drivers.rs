@@ -1,14 +1,16 @@
 //! The resource managers that this master has drivers for: the one file that names them. A driver for another kind is a
 //! crate, an entry of [`DRIVERS`] and of [`Drivers`].
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Router;
 use axum::response::{IntoResponse as _, Response};
-use det_config::master::ManagerKind;
+use det_config::master::{ManagerKind, MasterConfig};
 use det_rm::{Core as _, Health};
 use det_rm_agents::{Dialect, Refusal, Tunnels};
-use det_rm_kube::ClusterNamespaces;
+use det_rm_kube::{ClusterNamespaces, Settings};
+use tokio::sync::watch;
 
 use crate::app::Master;
 use crate::app::cluster_access::ClusterAccess;
@@ -19,6 +21,9 @@ use crate::http::error::ApiError;
 use crate::http::tokens::session_token;
 
 mod kubernetes;
+
+pub(crate) use det_rm_kube::Seal;
+pub(crate) use kubernetes::seal;
 
 /// Kinds of resource managers that have a driver.
 pub const DRIVERS: &[ManagerKind] = &[ManagerKind::Agent, ManagerKind::Kubernetes];
@@ -32,15 +37,17 @@ pub(crate) struct Drivers {
     doubles: Vec<ManagerKind>,
     tunnels: Tunnels,
     namespaces: ClusterNamespaces,
+    seal: Seal,
 }
 
 impl Drivers {
     /// Drivers that serve nothing yet.
-    pub(crate) fn new(doubles: Vec<ManagerKind>) -> Self {
+    pub(crate) fn new(doubles: Vec<ManagerKind>, seal: Seal) -> Self {
         Self {
             doubles,
             tunnels: Tunnels::new(new_token),
             namespaces: ClusterNamespaces::default(),
+            seal,
         }
     }
 
@@ -66,30 +73,68 @@ impl Drivers {
         };
         let shutdown = master.context.shutdown.clone();
         if !self.doubles.contains(&ManagerKind::Kubernetes) {
-            serve_kubernetes(master, &self.namespaces);
+            let (master, namespaces) = (master.clone(), self.namespaces);
+            tokio::spawn(serve_kubernetes(master, namespaces, self.seal));
         }
         det_rm_agents::routes(master.agents.clone(), self.tunnels, shutdown, dialect)
     }
 }
 
-/// Serves the Kubernetes clusters of the configuration, each in a task of its own that ends with the master.
-fn serve_kubernetes(master: &Master, namespaces: &ClusterNamespaces) {
-    let config = master.context.config();
-    match kubernetes::settings(&config, &master.identity.cluster_id) {
-        Ok(managers) => {
-            for settings in managers {
-                let namespaces = namespaces.clone();
-                tokio::spawn(supervised(master.clone(), settings, namespaces));
+/// Serves the Kubernetes clusters of the configuration in force, each in a task of its own that ends with the master, and as
+/// they are configured at any time.
+async fn serve_kubernetes(master: Master, namespaces: ClusterNamespaces, seal: Seal) {
+    let mut served: BTreeMap<String, watch::Sender<Settings>> = BTreeMap::new();
+    let mut changes = master.context.in_force.changes();
+    loop {
+        changes.mark_unchanged();
+        let config = master.context.config();
+        match kubernetes::settings(&config, (&master.identity.cluster_id, &seal)) {
+            Ok(managers) => {
+                for settings in managers {
+                    if let Some(known) = served.get(&settings.manager) {
+                        known.send_if_modified(|before| {
+                            let is_other = *before != settings;
+                            *before = settings;
+                            is_other
+                        });
+                        continue;
+                    }
+                    let name = settings.manager.clone();
+                    let (sender, receiver) = watch::channel(settings);
+                    served.insert(name, sender);
+                    tokio::spawn(supervised(master.clone(), receiver, namespaces.clone()));
+                }
             }
+            Err(reason) => report_unusable(&master, &config, &served, &reason),
         }
-        Err(reason) => {
-            let managers = config.managers();
-            let kubernetes =
-                managers.filter(|(manager, _)| manager.kind == ManagerKind::Kubernetes);
-            for (manager, _) in kubernetes {
-                let health = Health::Down(reason.clone());
-                master.places.report_health(&manager.cluster_name, health);
-            }
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() {
+                return;
+            },
+            () = master.context.shutdown.cancelled() => return,
+        }
+    }
+}
+
+/// Clusters that are served already go on as they were.
+fn report_unusable(
+    master: &Master,
+    config: &MasterConfig,
+    served: &BTreeMap<String, watch::Sender<Settings>>,
+    reason: &str,
+) {
+    let managers = config.managers().map(|(manager, _)| manager);
+    for manager in managers.filter(|manager| manager.kind == ManagerKind::Kubernetes) {
+        let name = &manager.cluster_name;
+        if served.contains_key(name) {
+            tracing::warn!(
+                manager = name,
+                reason,
+                "a Kubernetes cluster is served as it was configured before"
+            );
+        } else {
+            let health = Health::Down(reason.to_owned());
+            master.places.report_health(name, health);
         }
     }
 }
@@ -97,7 +142,7 @@ fn serve_kubernetes(master: &Master, namespaces: &ClusterNamespaces) {
 /// Serves one cluster until the master stops, also after a defect that ended its task: rows and the cluster are read anew.
 async fn supervised(
     master: Master,
-    settings: det_rm_kube::Settings,
+    settings: watch::Receiver<Settings>,
     namespaces: ClusterNamespaces,
 ) {
     let shutdown = &master.context.shutdown;
@@ -109,7 +154,7 @@ async fn supervised(
         let Err(error) = served else {
             return;
         };
-        let manager = &settings.manager;
+        let manager = settings.borrow().manager.clone();
         tracing::error!(manager, %error, "a resource manager ended by a defect; it begins anew");
         tokio::select! {
             () = tokio::time::sleep(BEGIN_ANEW) => {}

@@ -11,6 +11,7 @@ use det_config::errors::ConfigError;
 use det_config::explain::ExplainedKey;
 use det_config::master::{ManagerKind, MasterConfig};
 use det_rm::Manager;
+use tokio::sync::watch;
 
 /// What the process around a master does for it.
 pub trait Surroundings: Send + Sync {
@@ -39,6 +40,8 @@ pub struct InForce {
     /// Kinds of resource managers that this master has a driver for.
     drivers: Vec<ManagerKind>,
     state: RwLock<State>,
+    /// Counts replacements.
+    changes: watch::Sender<u64>,
 }
 
 struct State {
@@ -61,7 +64,13 @@ impl InForce {
                 leaving: BTreeSet::new(),
             }),
             drivers,
+            changes: watch::Sender::new(0),
         }
+    }
+
+    /// Wakes after another configuration has been put in force.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// The configuration as it is now.
@@ -104,6 +113,7 @@ impl InForce {
             state.origins = origins;
             state.leaving.clear();
         });
+        self.changes.send_modify(|count| *count += 1);
     }
 
     fn read<T>(&self, look: impl FnOnce(&State) -> T) -> T {

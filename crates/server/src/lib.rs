@@ -29,6 +29,7 @@ pub mod works;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use det_config::LoadedMaster;
 use det_config::master::{ManagerKind, MasterConfig};
@@ -73,6 +74,10 @@ pub struct MasterOptions {
     /// Where the process's log lines are kept for `det master logs`.
     pub log: MasterLog,
 }
+
+/// Pauses between attempts to reach the database at a start.
+const FIRST_PAUSE_FOR_DATABASE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE_FOR_DATABASE: Duration = Duration::from_secs(10);
 
 /// Why a master did not start.
 #[derive(Debug, thiserror::Error)]
@@ -193,13 +198,29 @@ pub async fn start(mut options: MasterOptions) -> Result<RunningMaster, StartErr
         Some(url) => StoreUrl::Postgres(url),
         None => StoreUrl::Sqlite(options.data_dir.join("det.db")),
     };
-    let store = Store::open(&url).await?;
+    let store = open_store(&url).await?;
     let started = start_on(store.clone(), options).await;
     if started.is_err() {
         // A further start may follow at once, in this process or in another.
         store.close().await;
     }
     started
+}
+
+/// Opens the database. A server that does not answer is waited for, as long as that takes: where both are started together,
+/// the database is often ready later.
+async fn open_store(url: &StoreUrl) -> Result<Store, StoreError> {
+    let mut pause = FIRST_PAUSE_FOR_DATABASE;
+    loop {
+        match Store::open(url).await {
+            Err(StoreError::Unavailable(reason)) if reason.is_absence() => {
+                tracing::warn!(%reason, "the database does not answer; the master waits for it");
+            }
+            opened => return opened,
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE_FOR_DATABASE);
+    }
 }
 
 /// The rest of a start, once the database is open.
@@ -214,7 +235,11 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster,
         log,
     } = options;
     let config = loaded.config.clone();
-    let (cluster_id, launch_keys) = bootstrap(&store, &config).await?;
+    let Bootstrap {
+        cluster_id,
+        launch_keys,
+        seal,
+    } = bootstrap(&store, &config).await?;
     if let Err(error) = prepare_tensorboard(&data_dir, &cluster_id) {
         tracing::warn!(%error, "the common directories of TensorBoard files could not be made: tasks make them");
     }
@@ -242,7 +267,7 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster,
         );
     }
     let context = Context::new(store, hub, InForce::new(loaded, driven(&doubles)));
-    let drivers = Drivers::new(doubles);
+    let drivers = Drivers::new(doubles, seal);
     let master = Master::new(Foundation {
         context,
         auth,
@@ -397,22 +422,37 @@ pub(crate) fn log_schedulers(managers: &[Manager]) {
     }
 }
 
-/// The cluster's identity and the secret of its keys, both made on the first start.
-async fn bootstrap(
-    store: &Store,
-    config: &MasterConfig,
-) -> Result<(String, LaunchKeys), StoreError> {
+/// What is made on the first start.
+struct Bootstrap {
+    /// The cluster's identity.
+    cluster_id: String,
+    /// The secret of its keys.
+    launch_keys: LaunchKeys,
+    /// What its Jobs in Kubernetes are known by.
+    seal: drivers::Seal,
+}
+
+async fn bootstrap(store: &Store, config: &MasterConfig) -> Result<Bootstrap, StoreError> {
     let fixed = config.telemetry.cluster_id.clone();
     store
         .write(move |tx| {
             Box::pin(async move {
-                let keys = LaunchKeys::load(&mut tx.conn()).await?;
-                if let Some(id) = settings::find(&mut tx.conn(), "cluster_id").await? {
-                    return Ok((id, keys));
-                }
-                let id = fixed.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-                settings::set(&mut tx.conn(), "cluster_id", &id).await?;
-                Ok((id, keys))
+                let launch_keys = LaunchKeys::load(&mut tx.conn()).await?;
+                let seal = drivers::seal(&mut tx.conn()).await?;
+                let known = settings::find(&mut tx.conn(), "cluster_id").await?;
+                let cluster_id = match known {
+                    Some(id) => id,
+                    None => {
+                        let id = fixed.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+                        settings::set(&mut tx.conn(), "cluster_id", &id).await?;
+                        id
+                    }
+                };
+                Ok(Bootstrap {
+                    cluster_id,
+                    launch_keys,
+                    seal,
+                })
             })
         })
         .await

@@ -154,10 +154,6 @@ const RULES: &[(&str, EffectTime)] = &[
         Restart("who runs containers is chosen at start"),
     ),
     ("resource_pools", Now),
-    (
-        "resource_pools.kubernetes_namespace",
-        Restart("nodes and namespaces of pools are read at start"),
-    ),
     ("additional_resource_managers", Now),
     // A manager that is new or gone has or had a type.
     (

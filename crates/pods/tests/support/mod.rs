@@ -2,7 +2,7 @@
 
 use det_ids::{ExperimentId, JobId, TaskId, TrialId, UserId, WorkspaceId};
 use det_pods::{
-    ClusterFacts, MasterCert, MasterUrl, Member, Objects, Scheduler, SlotResource, objects,
+    ClusterFacts, MasterCert, MasterUrl, Member, Objects, Scheduler, Seal, SlotResource, objects,
 };
 use det_rm::{ContainerStart, Origin};
 use det_taskspec::{ContainerSpec, Entrypoint, Granted, Script, TaskKind, TaskUser};
@@ -15,6 +15,7 @@ pub(crate) const TASK: &str = "0b6cfe5d-6b39-4b93-9d0f-5f2f4cf1a7aa";
 pub(crate) fn facts() -> ClusterFacts {
     ClusterFacts {
         cluster_id: "12345678-aaaa-4bbb-8ccc-123456789abc".into(),
+        seal: Seal::new("secret", ""),
         master: MasterUrl {
             scheme: "http".into(),
             host: "master.det.svc".into(),

@@ -3,6 +3,7 @@
 use det_kube_double::Controllers;
 use det_rm::PlacedNamespace;
 use det_rm_contract::TestCore;
+use det_rm_kube::Seal;
 use serde_json::{Value, json};
 
 use crate::support::{Scene, named};
@@ -13,10 +14,11 @@ fn copy(job: &Value, name: &str, cluster: &str) -> Value {
     let container = job["metadata"]["annotations"]["determined.ai/containers"].as_str();
     let container = container.unwrap().replace("\"c\"", "\"stray\"");
     let mut copy: Value = serde_json::from_str(&text).unwrap();
+    let seal = Seal::new("secret", "").of(("default", name), &container);
     copy["metadata"] = json!({
         "name": name,
         "labels": {"determined": "x", "determined.ai/cluster_id": cluster},
-        "annotations": {"determined.ai/containers": container},
+        "annotations": {"determined.ai/containers": container, "determined.ai/seal": seal},
     });
     copy.as_object_mut().unwrap().remove("status");
     copy["spec"].as_object_mut().unwrap().remove("selector");
@@ -147,6 +149,43 @@ async fn a_namespace_that_was_deleted_loses_its_containers() {
 }
 
 #[tokio::test]
+async fn a_sidecar_that_outlives_its_task_is_ended_with_a_short_grace() {
+    let sidecar = || json!({"phase": "Running", "containerStatuses": [{"name": "side", "state": {"running": {}}}]});
+    let ended = |code: i32| {
+        let exit = det_taskspec::ContainerExit::Exited { code };
+        let mut status = crate::support::terminated(&exit);
+        status["phase"] = "Running".into();
+        status
+    };
+    let scene = Scene::with_nodes(&[("a", 2), ("b", 2)]).await;
+    let id = scene.core.place("a", "c", 2);
+    let pod = scene.runs(&id).await;
+    scene.set_status(&pod, &sidecar());
+    scene.set_status(&pod, &ended(0));
+    scene.deleted_with_less(&id, 11).await;
+    scene.finish_deletion(&id);
+    assert_eq!(
+        scene.has_ended(&id).await,
+        det_taskspec::ContainerExit::Exited { code: 0 }
+    );
+    scene.is_empty().await;
+    // A rank that has ended does not end the others.
+    let ids = scene.core.place_gang(&[("a", "c0", 2), ("b", "c1", 2)]);
+    let mut pods = Vec::new();
+    for id in &ids {
+        pods.push(scene.runs(id).await);
+    }
+    scene.set_status(&pods[0], &sidecar());
+    scene.set_status(&pods[0], &ended(0));
+    scene.has_ended(&ids[0]).await;
+    assert!(scene.pod_of(&ids[0]).unwrap().object["metadata"]["deletionTimestamp"].is_null());
+    scene.exits(&ids[1], 0).await;
+    scene.deleted_with_less(&ids[0], 11).await;
+    scene.finish_deletion(&ids[0]);
+    scene.is_empty().await;
+}
+
+#[tokio::test]
 async fn jobs_of_another_installation_are_left_alone_and_strays_of_ours_are_deleted() {
     let scene = Scene::with_nodes(&[("a", 8)]).await;
     let id = scene.core.place("a", "c", 2);
@@ -159,14 +198,70 @@ async fn jobs_of_another_installation_are_left_alone_and_strays_of_ours_are_dele
     scene.has_slots("a", 6).await;
     let stray = copy(&job, "stray", &scene.settings.cluster_id);
     scene.api.create("batch/v1/jobs", "default", stray);
+    // One that is not the master's is not the master's to delete.
+    let mut forged = copy(&job, "forged", &scene.settings.cluster_id);
+    forged["metadata"]["annotations"]["determined.ai/seal"] = "00".into();
+    scene.api.create("batch/v1/jobs", "default", forged);
     let is_gone = |objects: &det_kube_double::Objects<'_>| {
         objects.get("batch/v1/jobs", "default", "stray").is_none()
     };
     scene.api.until("the stray Job is deleted", is_gone).await;
     scene.exits(&id, 0).await;
     scene.is_quiet("a").await;
-    let theirs = scene.api.get("batch/v1/jobs", "default", "theirs");
-    assert!(theirs.is_some());
+    for name in ["theirs", "forged"] {
+        let left = scene.api.get("batch/v1/jobs", "default", name);
+        assert!(left.is_some(), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_job_in_the_namespace_of_a_pool_takes_over_no_container_at_a_restart() {
+    let mut scene = Scene::with_nodes(&[("a", 4)]).await;
+    let id = scene.core.place("a", "c", 2);
+    let own = scene.runs(&id).await;
+    let job = scene.job();
+    scene.stop().await;
+    // It is listed before the true Job, and has the record and the seal of that one.
+    let mut forged = copy(&job, "aaa", &scene.settings.cluster_id);
+    forged["metadata"]["annotations"] = job["metadata"]["annotations"].clone();
+    scene.api.create("batch/v1/jobs", "default", forged);
+    scene.begin();
+    // Its pod ends well at once.
+    let is_of_forged =
+        |pod: &Value| pod["metadata"]["labels"]["batch.kubernetes.io/job-name"] == "aaa";
+    let pods = scene.api.list("v1/pods", "default");
+    let pod = pods.into_iter().find(is_of_forged).unwrap();
+    let exit = det_taskspec::ContainerExit::Exited { code: 0 };
+    let (namespace, name) = named(&pod);
+    let status = crate::support::terminated(&exit);
+    scene.api.set_pod_status(&namespace, &name, &status);
+    scene.is_quiet("a").await;
+    assert!(!scene.core.row(&id).ended);
+    let exit = det_taskspec::ContainerExit::Exited { code: 3 };
+    scene.set_status(&own, &crate::support::terminated(&exit));
+    assert_eq!(scene.has_ended(&id).await, exit);
+    assert_eq!(scene.core.row(&id).starts, 1);
+}
+
+#[tokio::test]
+async fn a_pod_that_others_make_with_our_labels_is_of_no_container() {
+    let scene = Scene::with_nodes(&[("a", 4)]).await;
+    let id = scene.core.place("a", "c", 2);
+    let pod = scene.runs(&id).await;
+    let mut forged = pod.object.clone();
+    forged["metadata"] = json!({
+        "name": "forged",
+        "labels": pod.object["metadata"]["labels"],
+        "annotations": pod.object["metadata"]["annotations"],
+    });
+    scene.api.create("v1/pods", &pod.namespace, forged);
+    let exit = det_taskspec::ContainerExit::Exited { code: 0 };
+    let status = crate::support::terminated(&exit);
+    scene.api.set_pod_status(&pod.namespace, "forged", &status);
+    scene.is_quiet("a").await;
+    assert!(!scene.core.row(&id).ended);
+    scene.api.delete("v1/pods", &pod.namespace, "forged");
+    scene.exits(&id, 3).await;
 }
 
 #[tokio::test]

@@ -58,6 +58,32 @@ async fn a_registry_that_is_not_reached_is_waited_for() {
 }
 
 #[tokio::test]
+async fn each_attempt_that_fails_is_in_the_log_with_its_reason() {
+    let scene = Scene::with_nodes(&[("a", 2)]).await;
+    let id = scene.core.place("a", "c", 2);
+    scene.has_node(&id).await;
+    let pod = scene.pod_of(&id).unwrap();
+    let failed = waiting("ErrImagePull", "connection refused");
+    let pauses = waiting("ImagePullBackOff", "Back-off pulling image");
+    for attempts in 1..=3 {
+        scene.set_status(&pod, &failed);
+        let has_lines = |core: &TestCore| core.notes(&id).len() == attempts;
+        scene.core.until("the attempt is logged", has_lines).await;
+        scene.set_status(&pod, &pauses);
+    }
+    let lines = scene.core.notes(&id);
+    for line in &lines {
+        assert!(
+            line.starts_with("container \"determined-container\": ErrImagePull: connection refused; it is tried again"),
+            "{line}"
+        );
+    }
+    scene.runs(&id).await;
+    scene.exits(&id, 0).await;
+    assert_eq!(scene.core.notes(&id), lines);
+}
+
+#[tokio::test]
 async fn a_registry_that_is_reached_again_is_no_reason_to_give_up() {
     let scene = Scene::with_nodes(&[("a", 2)]).await;
     let id = scene.core.place("a", "c", 2);

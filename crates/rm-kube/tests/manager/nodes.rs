@@ -108,6 +108,47 @@ async fn pools_by_selector_have_their_nodes_and_share_those_that_both_select() {
 }
 
 #[tokio::test]
+async fn pools_that_are_configured_otherwise_are_served_so_and_what_runs_goes_on() {
+    let mut scene = Scene::with_nodes(&[("a", 4)]).await;
+    let labels = json!({"metadata": {"labels": {"two": "yes"}}});
+    scene.api.patch("v1/nodes", "", "a", &labels);
+    let id = scene.core.place("a", "c", 1);
+    scene.runs(&id).await;
+    // Another pool, and another namespace for the tasks of the first one.
+    let other = json!({"metadata": {"name": "other"}});
+    scene.api.create("v1/namespaces", "", other);
+    let selects = json!({"spec": {"nodeSelector": {"two": "yes"}}});
+    scene.reconfigure(|settings| {
+        settings.pools[0].namespace = Some("other".to_owned());
+        settings.pools.push(PoolSettings {
+            name: "two".to_owned(),
+            namespace: None,
+            pod_spec: Some(selects),
+        });
+    });
+    scene.has_slots("a@two", 3).await;
+    scene.has_slots("a", 4).await;
+    let later = scene.core.place("a", "d", 1);
+    let pod = scene.runs(&later).await;
+    assert_eq!(pod.namespace, "other");
+    assert!(!scene.core.row(&id).ended);
+    scene.exits(&id, 0).await;
+    scene.exits(&later, 0).await;
+    assert_eq!(scene.core.row(&id).starts, 1);
+    // The pool has no nodes any more, and then it is gone.
+    let selects = json!({"spec": {"nodeSelector": {"two": "no"}}});
+    scene.reconfigure(|settings| settings.pools[1].pod_spec = Some(selects));
+    scene.has_left("a@two").await;
+    scene.has_slots("a", 4).await;
+    let selects = json!({"spec": {"nodeSelector": {"two": "yes"}}});
+    scene.reconfigure(|settings| settings.pools[1].pod_spec = Some(selects));
+    scene.has_slots("a@two", 4).await;
+    scene.reconfigure(|settings| settings.pools.truncate(1));
+    scene.has_left("a@two").await;
+    scene.is_quiet("a").await;
+}
+
+#[tokio::test]
 async fn pods_of_others_take_slots_and_give_them_back() {
     let scene = Scene::with_nodes(&[("a", 4)]).await;
     let id = scene.core.place("a", "c", 1);

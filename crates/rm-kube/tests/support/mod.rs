@@ -9,12 +9,14 @@ use det_ids::ContainerId;
 use det_kube_double::{ApiDouble, Objects};
 use det_rm_contract::{TestCore, within};
 use det_rm_kube::{
-    ClusterNamespaces, MasterCert, MasterSettings, PoolSettings, Settings, SlotResource, serve,
+    ClusterNamespaces, MasterCert, MasterSettings, PoolSettings, Seal, Settings, SlotResource,
+    serve,
 };
 use det_taskspec::sandbox::ExitReport;
 use det_taskspec::{ContainerExit, DeviceKind};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -121,6 +123,7 @@ pub struct Scene {
     pub api: ApiDouble,
     pub settings: Settings,
     pub desks: ClusterNamespaces,
+    configured: watch::Sender<Settings>,
     directory: TempDir,
     shutdown: CancellationToken,
     serving: JoinHandle<()>,
@@ -140,9 +143,10 @@ impl Scene {
         change(&mut settings);
         let desks = ClusterNamespaces::default();
         let shutdown = CancellationToken::new();
+        let (configured, followed) = watch::channel(settings.clone());
         let serving = tokio::spawn(serve(
             core.clone(),
-            settings.clone(),
+            followed,
             desks.clone(),
             shutdown.clone(),
         ));
@@ -151,6 +155,7 @@ impl Scene {
             api,
             settings,
             desks,
+            configured,
             directory,
             shutdown,
             serving,
@@ -161,6 +166,12 @@ impl Scene {
     pub async fn restart(&mut self) {
         self.stop().await;
         self.begin();
+    }
+
+    /// The manager is configured otherwise while it runs.
+    pub fn reconfigure(&mut self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.settings);
+        self.configured.send_replace(self.settings.clone());
     }
 
     /// The manager ends.
@@ -175,7 +186,7 @@ impl Scene {
         self.shutdown = CancellationToken::new();
         let served = serve(
             self.core.clone(),
-            self.settings.clone(),
+            self.configured.subscribe(),
             self.desks.clone(),
             self.shutdown.clone(),
         );
@@ -293,6 +304,7 @@ fn settings(kubeconfig: std::path::PathBuf) -> Settings {
         manager: "k".to_owned(),
         is_main: true,
         cluster_id: "0a1b2c3d-0000-0000-0000-000000000000".to_owned(),
+        seal: Seal::new("secret", ""),
         kubeconfig: Some(kubeconfig),
         namespace: String::new(),
         pools: vec![PoolSettings {

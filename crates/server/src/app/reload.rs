@@ -322,9 +322,12 @@ impl Reload {
         for place in places::list(&mut tx.conn()).await? {
             // One that stayed away for longer than its tasks were waited for is not expected any more.
             let patience = self.pools.reconnect_patience_micros(&place.resource_pool);
+            // Nodes of another system's cluster leave a pool with its configuration.
+            let stays = self.managers.place_word(&place.resource_pool) == PlaceWord::Agent;
             let expected = place
                 .disconnected_at
-                .is_none_or(|since| now.saturating_sub(since) < patience);
+                .is_none_or(|since| now.saturating_sub(since) < patience)
+                && stays;
             if let Some(pool) = pools.get(&place.resource_pool).filter(|_| expected) {
                 in_pool.entry(pool).or_default().0.push(place.id.0);
             }

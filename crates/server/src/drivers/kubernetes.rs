@@ -1,9 +1,10 @@
-//! What the managers of Kubernetes clusters are configured with, from the master's configuration.
+//! What the managers of Kubernetes clusters are configured with, from the master's configuration, and what they seal Jobs with.
 
 use std::time::Duration;
 
 use det_config::master::{ManagerKind, MasterConfig, ResourceManager, ResourcePool};
-use det_rm_kube::{MasterCert, MasterSettings, PoolSettings, Settings, SlotResource};
+use det_rm_kube::{MasterCert, MasterSettings, PoolSettings, Seal, Settings, SlotResource};
+use det_store::{Conn, StoreError, settings};
 use det_taskspec::DeviceKind;
 use serde_json::Value;
 
@@ -12,15 +13,40 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 /// How long an image may fail to be pulled for reasons that may pass.
 const PULL_WITHIN: Duration = Duration::from_mins(5);
 
+/// Setting with the secret that records of Jobs are sealed with.
+const SECRET: &str = "job_seal_secret";
+/// Setting with when it was made.
+const SINCE: &str = "job_seal_since";
+
+/// What records of Jobs are sealed with, made at the first start that seals. Before Jobs are made: those of earlier versions
+/// are known by the time of their creation.
+pub(crate) async fn seal(conn: &mut Conn<'_>) -> Result<Seal, StoreError> {
+    if let (Some(secret), Some(since)) = (
+        settings::find(conn, SECRET).await?,
+        settings::find(conn, SINCE).await?,
+    ) {
+        return Ok(Seal::new(&secret, &since));
+    }
+    let secret = hex::encode(rand::random::<[u8; 32]>());
+    let since = jiff::Timestamp::now();
+    let since = since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    settings::set(conn, SECRET, &secret).await?;
+    settings::set(conn, SINCE, &since).await?;
+    Ok(Seal::new(&secret, &since))
+}
+
 /// The managers of Kubernetes clusters of a configuration.
 ///
 /// # Errors
 /// A sentence: the master's certificate cannot be read.
-pub(super) fn settings(config: &MasterConfig, cluster_id: &str) -> Result<Vec<Settings>, String> {
+pub(super) fn settings(
+    config: &MasterConfig,
+    identity: (&str, &Seal),
+) -> Result<Vec<Settings>, String> {
     let mut managers = Vec::new();
     for (number, (manager, pools)) in config.managers().enumerate() {
         if manager.kind == ManagerKind::Kubernetes {
-            managers.push(of(config, cluster_id, (manager, pools, number == 0))?);
+            managers.push(of(config, identity, (manager, pools, number == 0))?);
         }
     }
     Ok(managers)
@@ -28,7 +54,7 @@ pub(super) fn settings(config: &MasterConfig, cluster_id: &str) -> Result<Vec<Se
 
 fn of(
     config: &MasterConfig,
-    cluster_id: &str,
+    (cluster_id, seal): (&str, &Seal),
     (manager, pools, is_main): (&ResourceManager, &[ResourcePool], bool),
 ) -> Result<Settings, String> {
     let text = |key: &str| {
@@ -56,6 +82,7 @@ fn of(
         manager: manager.cluster_name.clone(),
         is_main,
         cluster_id: cluster_id.to_owned(),
+        seal: seal.clone(),
         kubeconfig: text("kubeconfig_path").map(Into::into),
         namespace: text("default_namespace").unwrap_or_default(),
         pools: pools.iter().map(pool).collect(),
@@ -145,7 +172,7 @@ mod tests {
             ..Sources::default()
         };
         let config = LoadedMaster::load(sources).unwrap_or_else(|errors| panic!("{errors}"));
-        let managers = settings(&config.config, "cluster").unwrap();
+        let managers = settings(&config.config, ("cluster", &Seal::new("secret", ""))).unwrap();
         let pools = managers[0].pools.iter();
         let of =
             pools.map(|pool| pool.pod_spec.as_ref().unwrap()["spec"]["nodeSelector"]["of"].clone());

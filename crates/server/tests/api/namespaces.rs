@@ -21,6 +21,11 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        let pools = "[{pool_name: default}, {pool_name: own, kubernetes_namespace: of-pool}]";
+        Self::start_with(&[("resource_pools", pools)]).await
+    }
+
+    async fn start_with(more: &[(&str, &str)]) -> Self {
         let api = ApiDouble::start().await;
         api.add_node("node", 8);
         let directory = TempDir::new().unwrap();
@@ -31,11 +36,8 @@ impl World {
             "kubeconfig_path": kubeconfig, "determined_master_host": "master.example", "helper_image": "helper.example/det",
         });
         let manager = manager.to_string();
-        let pools = "[{pool_name: default}, {pool_name: own, kubernetes_namespace: of-pool}]";
-        let flags = [
-            ("resource_manager", manager.as_str()),
-            ("resource_pools", pools),
-        ];
+        let mut flags = vec![("resource_manager", manager.as_str())];
+        flags.extend(more);
         let cluster = Cluster::start_with(&flags).await;
         let (admin, user) = (cluster.admin().await, cluster.determined().await);
         let world = Self {
@@ -110,6 +112,39 @@ impl World {
         };
         self.api.until(&what, is_so).await;
     }
+}
+
+#[tokio::test]
+async fn a_reload_changes_the_pools_of_a_cluster_in_which_tasks_run() {
+    const RELOAD: &str = "/api/v1/master/reload";
+    let world = World::start_with(&[]).await;
+    let id = world.workspace("vision").await;
+    let before = world.launch(id, "default", 1).await;
+    assert_eq!(world.namespace_of(&before).await, "default");
+    let both = "{pool_name: default}, {pool_name: own, kubernetes_namespace: of-pool}";
+    let written = &world.cluster.written;
+    written.write(&format!("resource_pools: [{both}, {{pool_name: spare}}]"));
+    world.admin.post(RELOAD, json!({})).await.ok();
+    let shows = |place: &'static str| move |agents: &Value| agents.to_string().contains(place);
+    for place in ["\"node@own\"", "\"node@spare\""] {
+        let agents = "/api/v1/agents";
+        world.cluster.until(&world.user, agents, shows(place)).await;
+    }
+    let own = world.launch(id, "own", 1).await;
+    assert_eq!(world.namespace_of(&own).await, "of-pool");
+    // Nodes keep no pool, and tasks do.
+    written.write("resource_pools: [{pool_name: default}]");
+    let refused = world.admin.post(RELOAD, json!({})).await.refused(400);
+    assert!(
+        refused.contains("resource_pools[own]") && !refused.contains("resource_pools[spare]"),
+        "{refused}"
+    );
+    written.write(&format!("resource_pools: [{both}]"));
+    world.admin.post(RELOAD, json!({})).await.ok();
+    let path = format!("/api/v1/tasks/{before}");
+    let task = world.user.get(&path).await.ok();
+    assert!(task["task"]["endTime"].is_null(), "{task}");
+    world.cluster.stop_unchecked().await;
 }
 
 #[tokio::test]

@@ -253,11 +253,8 @@ async fn pools_of_every_manager_change_while_the_master_runs() {
         ),
         "{refused}"
     );
-    let refused = reload(&without("pods", "more")).await.refused(400);
-    assert!(
-        refused.contains("\"pods\" cannot go while 1 node (node-1) is in it"),
-        "{refused}"
-    );
+    // A node leaves a pool with its configuration.
+    reload(&without("pods", "more")).await.ok();
     // What is empty goes, and the scheduler of its manager is another one.
     reload(&without("old,", "new,")).await.ok();
     let (_, job) = submit(&client, "new", 50).await;
