@@ -34,6 +34,27 @@ pub(crate) fn answer(path: &str) -> Option<Value> {
     }
 }
 
+/// The answer about a version of a group that has custom resources alone; `None` if it has none of them.
+pub(crate) fn custom(path: &str, custom: &[[String; 3]]) -> Option<Value> {
+    let of = path.trim_matches('/').strip_prefix("apis/")?;
+    let resources = custom
+        .iter()
+        .filter(|[group, version, _]| of == format!("{group}/{version}"));
+    let resources: Vec<Value> = resources
+        .map(|[_, _, plural]| {
+            json!({
+                "name": plural, "singularName": "", "namespaced": true, "kind": plural,
+                "verbs": ["create", "delete", "get", "list", "patch", "watch"],
+            })
+        })
+        .collect();
+    (!resources.is_empty()).then(|| {
+        json!({
+            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": of, "resources": resources,
+        })
+    })
+}
+
 fn groups() -> Value {
     let groups: BTreeSet<(&str, &str)> = KNOWN
         .iter()

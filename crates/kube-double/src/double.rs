@@ -121,6 +121,12 @@ impl ApiDouble {
         }
     }
 
+    /// Has discovery show custom resources. Objects of every kind can be created without that.
+    pub fn add_kind(&self, group: &str, version: &str, plural: &str) {
+        let kind = [group, version, plural].map(str::to_owned);
+        self.shared.control().custom.push(kind);
+    }
+
     /// Chooses the parts of the control plane that run; what they have missed they do at once.
     pub fn set_controllers(&self, controllers: Controllers) {
         self.shared

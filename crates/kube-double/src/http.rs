@@ -124,6 +124,7 @@ async fn read(shared: &Shared, request: Request) -> Result<Call, Failure> {
 fn answer(shared: &Arc<Shared>, call: Call) -> Result<Response, Failure> {
     if call.method == Method::GET
         && let Some(found) = discovery::answer(&call.path)
+            .or_else(|| discovery::custom(&call.path, &shared.control().custom))
     {
         return Ok(success(StatusCode::OK, &found));
     }

@@ -38,6 +38,8 @@ pub(crate) struct Control {
     pub(crate) planned: Vec<Planned>,
     pub(crate) forbidden: Vec<Rule>,
     pub(crate) requests: Vec<RecordedRequest>,
+    /// Custom resources that discovery shows: group, version and plural.
+    pub(crate) custom: Vec<[String; 3]>,
 }
 
 /// The one state of a double.

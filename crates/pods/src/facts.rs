@@ -3,6 +3,7 @@
 use det_ids::PlaceId;
 use det_rm::ContainerStart;
 
+use crate::backend::Scheduler;
 use crate::seal::Seal;
 
 /// What all objects of one cluster have in common.
@@ -18,8 +19,10 @@ pub struct ClusterFacts {
     pub helper_image: Option<String>,
     /// How slots are asked of Kubernetes.
     pub slots: SlotResource,
-    /// The scheduler that is meant for pods which name none.
+    /// What starts the pods of a gang together.
     pub scheduler: Scheduler,
+    /// Whether pods may end pods of a lower priority, by their PriorityClass.
+    pub preempts: bool,
     /// Seconds between SIGTERM and SIGKILL of pods that name none; the time that a task's own grace takes is the least.
     pub default_grace_seconds: u32,
 }
@@ -96,15 +99,6 @@ impl SlotResource {
             Self::Cpu { .. } => "cpu",
         }
     }
-}
-
-/// The scheduler that places pods on nodes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheduler {
-    /// That of the cluster.
-    Native,
-    /// The coscheduling plugin, which starts the pods of a gang together.
-    Coscheduler,
 }
 
 /// A container of an allocation, and the node that it was placed on.

@@ -8,6 +8,7 @@
 
 mod admission;
 mod affinity;
+mod backend;
 mod demands;
 mod environment;
 mod facts;
@@ -18,6 +19,7 @@ mod node;
 mod objects;
 mod observation;
 mod pod;
+mod priority;
 mod quantity;
 mod record;
 mod seal;
@@ -26,8 +28,9 @@ mod user_spec;
 
 pub use admission::admits;
 pub use affinity::{PLACEMENT_GATE, release_patch};
+pub use backend::{GroupApi, Scheduler};
 pub use demands::{Misfit, Resources, demands, demands_everything, misfit, requests};
-pub use facts::{ClusterFacts, MasterCert, MasterUrl, Member, Scheduler, SlotResource};
+pub use facts::{ClusterFacts, MasterCert, MasterUrl, Member, SlotResource};
 pub use names::{
     CLUSTER_LABEL, DRAIN_NO_EXECUTE, DRAIN_NO_SCHEDULE, SELECTOR_LABEL, drain_label, label_value,
 };
@@ -42,6 +45,7 @@ pub use pod::{
     ContainerFacts, ContainerState, Disruption, ImageError, ImageErrorKind, PodFacts, PodPhase,
     Scheduled, pod_facts,
 };
+pub use priority::PriorityClass;
 pub use quantity::{holds, quantity};
 pub use record::{PodMember, RECORD_ANNOTATION, Recorded, RecordedMember, member_of, recorded};
 pub use seal::{SEAL_ANNOTATION, Seal};

@@ -128,7 +128,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// The characters of a text that a DNS label may have.
-fn dns(text: &str) -> String {
+pub(crate) fn dns(text: &str) -> String {
     let text = text.to_ascii_lowercase();
     text.replace(
         |c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit(),

@@ -6,10 +6,12 @@ use det_ids::AllocationId;
 use det_taskspec::{TaskKind, pods};
 use serde_json::{Value, json};
 
+use crate::backend::{Gang, GroupApi, Scheduler};
 use crate::environment;
-use crate::facts::{ClusterFacts, MasterCert, Member, Scheduler};
+use crate::facts::{ClusterFacts, MasterCert, Member};
 use crate::json::{self, Object};
 use crate::names::{CLUSTER_LABEL, SELECTOR_LABEL, group_name, is_reserved, job_name, label_value};
+use crate::priority::{PriorityClass, priority_class};
 use crate::record::{PORTS_ANNOTATION, RECORD_ANNOTATION, record};
 use crate::seal::SEAL_ANNOTATION;
 use crate::template::{PodSpec, Source};
@@ -19,8 +21,6 @@ use crate::user_spec::UserPod;
 const KEPT_SECONDS: u32 = 900;
 /// Bytes that the API takes of a Secret at most: <https://kubernetes.io/docs/concepts/configuration/secret/>.
 const MOST_OF_SECRET: usize = 1 << 20;
-const POD_GROUP_NAME: &str = "pod-group.scheduling.sigs.k8s.io/name";
-const POD_GROUP_SIZE: &str = "pod-group.scheduling.sigs.k8s.io/min-available";
 
 /// The objects of an allocation.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +35,25 @@ pub struct Objects {
     pub ranks: Vec<Vec<u32>>,
     /// What gives the pods of several containers names of hosts; `None` = there is only one pod. Has no owner either.
     pub service: Option<Value>,
+    /// What makes the pods of a gang a group for a scheduler other than the master; `None` = it needs none. Has no owner.
+    pub group: Option<(GroupApi, Value)>,
+    /// The PriorityClass of the pods, which [`Self::set_priority_class`] gives them; `None` = the user's pod spec names one.
+    pub priority: Option<PriorityClass>,
+}
+
+impl Objects {
+    /// Has all pods belong to a PriorityClass, which must exist: Kubernetes makes no pods of one that does not.
+    pub fn set_priority_class(&mut self, name: &str) {
+        for job in &mut self.jobs {
+            let spec = job.pointer_mut("/spec/template/spec");
+            if let Some(spec) = spec.and_then(Value::as_object_mut) {
+                spec.insert("priorityClassName".to_owned(), name.into());
+            }
+        }
+        if let Some((_, group)) = &mut self.group {
+            group["spec"]["priorityClassName"] = name.into();
+        }
+    }
 }
 
 /// Why there are no objects for an allocation. The text is for users.
@@ -58,6 +77,12 @@ pub enum ObjectsError {
          rights: use objects of your own"
     )]
     Reserved(String),
+    /// The pods have several sizes, and Kueue would admit those of each size by themselves.
+    #[error(
+        "its pods have {0} sizes, and Kueue, which starts tasks in this cluster, admits those of each size by themselves: use \
+         a number of slots that makes all pods the same"
+    )]
+    SeveralJobs(usize),
     /// All scripts are more than a Secret holds.
     #[error(
         "what the {members} containers of allocation \"{allocation_id}\" need to start has {bytes} bytes together, and \
@@ -119,6 +144,9 @@ pub fn objects(
         return Err(ObjectsError::Reserved(name.to_owned()));
     }
     let groups = groups(members);
+    if groups.len() > 1 && matches!(facts.scheduler, Scheduler::Kueue { .. }) {
+        return Err(ObjectsError::SeveralJobs(groups.len()));
+    }
     let allocation = Allocation {
         facts,
         namespace,
@@ -144,6 +172,8 @@ pub fn objects(
     Ok(Objects {
         secret: allocation.secret(&data)?,
         service: allocation.service(),
+        group: allocation.group(&jobs),
+        priority: allocation.priority(),
         job_name: allocation.job_name,
         jobs,
         ranks,
@@ -255,14 +285,6 @@ impl Allocation<'_> {
         let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
         pod_annotations.insert(PORTS_ANNOTATION.to_owned(), ports.join(",").into());
         pod_labels.extend(labels.clone());
-        if self.facts.scheduler == Scheduler::Coscheduler
-            && spec.get("schedulerName") == Some(&"coscheduler".into())
-        {
-            let size = self.members.len().to_string();
-            for (key, value) in [(POD_GROUP_NAME, &self.job_name), (POD_GROUP_SIZE, &size)] {
-                pod_labels.entry(key).or_insert(value.clone().into());
-            }
-        }
         let job_name = match number {
             0 => self.job_name.clone(),
             number => group_name(&self.job_name, number),
@@ -275,7 +297,7 @@ impl Allocation<'_> {
             "determined.ai/description".to_owned(),
             description.clone().into(),
         );
-        let job = json!({
+        let mut job = json!({
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": {
@@ -302,7 +324,28 @@ impl Allocation<'_> {
                 },
             },
         });
+        self.gang().lay_over(&self.facts.scheduler, &mut job);
         (job, kept)
+    }
+
+    /// What starts its pods together is given this.
+    fn gang(&self) -> Gang<'_> {
+        Gang {
+            name: &self.job_name,
+            members: self.members.len(),
+            pool: &self.first.start.origin.resource_pool,
+        }
+    }
+
+    /// What makes its pods a group for a scheduler other than the master.
+    fn group(&self, jobs: &[Value]) -> Option<(GroupApi, Value)> {
+        let metadata = json!({
+            "name": self.job_name,
+            "namespace": self.namespace,
+            "labels": self.common_labels(),
+        });
+        let gang = self.gang();
+        gang.group(&self.facts.scheduler, jobs.first()?, &metadata)
     }
 
     /// The master's certificate as data of the Secret.
@@ -335,6 +378,14 @@ impl Allocation<'_> {
             "type": "Opaque",
             "stringData": data,
         }))
+    }
+
+    /// The PriorityClass of its pods; one that the user names is better.
+    fn priority(&self) -> Option<PriorityClass> {
+        let user = self.user();
+        let named = user.spec.get("priorityClassName").and_then(Value::as_str);
+        let has_none = named.is_none_or(str::is_empty);
+        has_none.then(|| priority_class(&self.first.start, self.facts.preempts))
     }
 
     /// What gives the pods of a gang names of hosts.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::admission::DEFAULT_TOLERATIONS;
 use crate::affinity::{self, PLACEMENT_GATE};
 use crate::environment;
-use crate::facts::{ClusterFacts, Member, Scheduler, SlotResource};
+use crate::facts::{ClusterFacts, Member, SlotResource};
 use crate::json::{self, Object};
 use crate::user_spec::{INIT_CONTAINER, TASK_CONTAINER, UserPod, name};
 
@@ -21,8 +21,6 @@ const SHM_VOLUME: &str = "det-shm-volume";
 const SHM_DIR: &str = "/dev/shm";
 /// Seconds in which a supervisor ends and reports after its task was killed.
 const REPORT_SECONDS: u32 = 15;
-/// Name of the scheduler of the coscheduling plugin, as clusters that have it call it.
-const COSCHEDULER: &str = "coscheduler";
 
 /// Taints of nodes that do not answer, and for how many seconds pods stay there; Kubernetes gives them five minutes.
 const AWAY: [&str; 2] = [
@@ -177,13 +175,19 @@ impl Source<'_> {
         let is_gang = self.members > 1;
         // The master has chosen a node that this pod spec admits.
         spec.remove("nodeName");
-        let node = (!is_gang).then_some(self.first.node.as_str());
+        let is_pinned = self.facts.scheduler.uses_chosen_nodes();
+        let node = self.first.node.as_str();
+        let node = (is_pinned && !is_gang).then_some(node);
         affinity::restrict(spec, &self.facts.cluster_id, node);
-        if is_gang {
-            let mut gates = json::take_list(spec, "schedulingGates");
-            gates.retain(|gate| name(gate) != Some(PLACEMENT_GATE));
+        let mut gates = json::take_list(spec, "schedulingGates");
+        gates.retain(|gate| name(gate) != Some(PLACEMENT_GATE));
+        if is_gang && is_pinned {
             gates.push(json!({"name": PLACEMENT_GATE}));
+        }
+        if !gates.is_empty() {
             spec.insert("schedulingGates".to_owned(), gates.into());
+        }
+        if is_gang {
             spec.insert("subdomain".to_owned(), self.job_name.into());
         }
         let mut tolerations = json::take_list(spec, "tolerations");
@@ -202,8 +206,8 @@ impl Source<'_> {
             }
         }
         spec.insert("tolerations".to_owned(), tolerations.into());
-        if self.facts.scheduler == Scheduler::Coscheduler {
-            spec.entry("schedulerName").or_insert(COSCHEDULER.into());
+        if let Some(scheduler) = self.facts.scheduler.name() {
+            spec.entry("schedulerName").or_insert(scheduler.into());
         }
     }
 

@@ -10,8 +10,8 @@ mod support;
 
 use det_ids::ExperimentId;
 use det_pods::{
-    MasterCert, ObjectsError, RecordedMember, Scheduler, SlotResource, objects, owner_patch,
-    recorded, release_patch,
+    MasterCert, ObjectsError, RecordedMember, SlotResource, objects, owner_patch, recorded,
+    release_patch,
 };
 use det_taskspec::{Granted, Mount, TaskKind, TaskUser};
 use serde_json::{Value, json};
@@ -518,44 +518,6 @@ fn a_job_records_its_containers() {
         assert_eq!(recorded.members, expected);
     }
     assert_eq!(recorded(&std::collections::BTreeMap::new()), None);
-}
-
-#[test]
-fn the_coscheduler_receives_the_size_of_the_gang() {
-    let mut facts = facts();
-    facts.scheduler = Scheduler::Coscheduler;
-    let name = "pod-group.scheduling.sigs.k8s.io/name";
-    let size = "pod-group.scheduling.sigs.k8s.io/min-available";
-    for (scenario, own, scheduler, labels) in [
-        (
-            "by default",
-            json!({}),
-            "coscheduler",
-            [json!("det-12345678-exp-3-trial-9-attempt-1"), json!("2")],
-        ),
-        (
-            "labels of the user's",
-            json!({"metadata": {"labels": {(size): "9"}}}),
-            "coscheduler",
-            [json!("det-12345678-exp-3-trial-9-attempt-1"), json!("9")],
-        ),
-        (
-            "a scheduler of the user's",
-            json!({"spec": {"schedulerName": "mine"}}),
-            "mine",
-            [Value::Null, Value::Null],
-        ),
-    ] {
-        let mut members = gang(&[1, 1]);
-        for member in &mut members {
-            member.start.origin.pod_spec = Some(own.clone());
-        }
-        let objects = objects(&facts, "work", &members).unwrap();
-        let template = &objects.jobs[0]["spec"]["template"];
-        assert_eq!(template["spec"]["schedulerName"], scheduler, "{scenario}");
-        let found = [name, size].map(|key| template["metadata"]["labels"][key].clone());
-        assert_eq!(found, labels, "{scenario}");
-    }
 }
 
 #[test]

@@ -13,6 +13,7 @@ use det_taskspec::{
     ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, Granted, KindFacts,
     PlaceFacts, PoolDefaults, RunsIn, TaskDetails, TaskFacts, TaskUser, container_spec,
 };
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -71,6 +72,8 @@ struct State {
     namespaces: Namespaces,
     /// Namespaces of containers that were placed in one.
     placed_in: BTreeMap<ContainerId, PlacedNamespace>,
+    /// Priority and pod spec of containers whose job names them.
+    customised: BTreeMap<ContainerId, (u8, Option<Value>)>,
 }
 
 /// A core whose rows are in memory. What a place reports changes them as the master's own rows change: backward never, an
@@ -170,6 +173,17 @@ impl TestCore {
         self.change(|state| {
             let container = ContainerId::from(container);
             state.placed_in.insert(container, namespace);
+        });
+    }
+
+    /// The job of these containers has this priority, and this pod spec. To be called before they are placed.
+    pub fn customise(&self, containers: &[&str], priority: u8, pod_spec: Option<&Value>) {
+        self.change(|state| {
+            for container in containers {
+                let container = ContainerId::from(*container);
+                let of_job = (priority, pod_spec.cloned());
+                state.customised.insert(container, of_job);
+            }
         });
     }
 
@@ -337,15 +351,16 @@ impl Core for TestCore {
             let joined = state.joined.get(place);
             let named = joined.is_some_and(|joined| joined.capacity.is_named());
             let namespace = state.placed_in.get(&row.gang).cloned();
-            Some((row, named, namespace))
+            let of_job = state.customised.get(container).cloned();
+            Some((row, named, namespace, of_job.unwrap_or((42, None))))
         });
-        let Some((row, named, namespace)) = found else {
+        let Some((row, named, namespace, (priority, pod_spec))) = found else {
             return Ok(None);
         };
         let spec = spec_of(container, &row, named).map_err(|e| Unavailable(e.to_string()))?;
         let origin = Origin {
             job_id: JobId::from("job"),
-            priority: 42,
+            priority,
             resource_pool: "default".to_owned(),
             workspace_id: WorkspaceId(1),
             namespace,
@@ -358,7 +373,7 @@ impl Core for TestCore {
             preemptible: false,
             member: row.member,
             members: row.members,
-            pod_spec: None,
+            pod_spec,
         };
         Ok(Some(ContainerStart { spec, origin }))
     }

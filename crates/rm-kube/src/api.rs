@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use det_pods::GroupApi;
 use kube::api::{
     Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
     PropagationPolicy, WatchParams,
@@ -30,6 +31,8 @@ pub(crate) enum Kind {
     Event,
     Namespace,
     Quota,
+    PriorityClass,
+    PodGroup(GroupApi),
 }
 
 impl Kind {
@@ -43,6 +46,16 @@ impl Kind {
             Self::Event => ("", "v1", "Event", "events"),
             Self::Namespace => ("", "v1", "Namespace", "namespaces"),
             Self::Quota => ("", "v1", "ResourceQuota", "resourcequotas"),
+            Self::PriorityClass => (
+                "scheduling.k8s.io",
+                "v1",
+                "PriorityClass",
+                "priorityclasses",
+            ),
+            Self::PodGroup(api) => {
+                let (group, version) = api.group_version();
+                (group, version, "PodGroup", "podgroups")
+            }
         };
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
     }
@@ -58,6 +71,8 @@ impl Kind {
             Self::Event => "Events",
             Self::Namespace => "namespaces",
             Self::Quota => "ResourceQuotas",
+            Self::PriorityClass => "PriorityClasses",
+            Self::PodGroup(_) => "PodGroups",
         }
     }
 }
@@ -196,10 +211,29 @@ impl KubeApi {
 
     fn of(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
         let (writer, resource) = (self.writer.clone(), kind.resource());
-        if kind == Kind::Namespace {
+        if matches!(kind, Kind::Namespace | Kind::PriorityClass) {
             return Api::all_with(writer, &resource);
         }
         Api::namespaced_with(writer, namespace, &resource)
+    }
+
+    /// Whether the API has a kind of objects, by its group, version and plural.
+    pub(crate) async fn serves(
+        &self,
+        (group, version): (&str, &str),
+        plural: &str,
+    ) -> Result<bool, String> {
+        let of = format!("{group}/{version}");
+        let request = self.writer.list_api_group_resources(&of);
+        match tokio::time::timeout(ANSWER_WITHIN, request).await {
+            Ok(Ok(found)) => Ok(found.resources.iter().any(|it| it.name == plural)),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(false),
+            Ok(Err(error)) => Err(format!(
+                "what the API has cannot be read: {}",
+                chain(&error)
+            )),
+            Err(_) => Err("the API does not answer".to_owned()),
+        }
     }
 
     /// All objects of a kind in all namespaces.

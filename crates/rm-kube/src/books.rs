@@ -176,6 +176,8 @@ pub(crate) struct Job {
     pub(crate) deleting: bool,
     /// Whether the API has it.
     pub(crate) exists: bool,
+    /// Whether it makes no pods until something resumes it.
+    pub(crate) suspended: bool,
     /// When it was first seen to have ended.
     pub(crate) finished: Option<Instant>,
     /// Its Secret, and whether the Secret goes with it. That of a Job which was found after a restart may have no owner.

@@ -313,6 +313,12 @@ impl Container<'_> {
             let exit = match held.end.clone() {
                 Some(End::GivenUp(exit)) => exit,
                 Some(End::Asked | End::Killed) => ContainerExit::Killed,
+                None if job.suspended => ContainerExit::Lost {
+                    message: format!(
+                        "its Job \"{}\" was suspended, as Kueue does to give its quota to others",
+                        held.job.name
+                    ),
+                },
                 None => ContainerExit::Lost {
                     message: format!(
                         "its pod or Job \"{}\" was deleted, and not by the master",
@@ -326,7 +332,10 @@ impl Container<'_> {
             self.observer.agenda.look_at(self.id, at);
         }
         let until = held.since + self.observer.settings.start_within;
-        if until > now {
+        let is_waiting = job.suspended && held.end.is_none();
+        if is_waiting {
+            // What has suspended it decides how long.
+        } else if until > now {
             self.observer.agenda.look_at(self.id, until);
         } else if held.end.is_none() {
             let within = self.observer.settings.start_within.as_secs();

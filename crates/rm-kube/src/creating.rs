@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ApiError, Kind, KubeApi};
+use crate::classes::Classes;
 use crate::messages::{Delay, Message};
 
 /// The first pause between two attempts.
@@ -27,6 +28,8 @@ pub(crate) struct Creation {
     /// Whether the manager makes the namespace, which may not be there yet.
     pub(crate) is_made: bool,
     pub(crate) objects: Objects,
+    /// The PriorityClasses of the cluster.
+    pub(crate) classes: Classes,
     /// Ends it. A request that has been sent is waited for, since it may be carried out later than any that comes after.
     pub(crate) cancelled: CancellationToken,
     pub(crate) sender: mpsc::Sender<Message>,
@@ -35,7 +38,7 @@ pub(crate) struct Creation {
 impl Creation {
     /// Creates what does not exist yet, until all exists, the API refuses it, or it is cancelled. May be repeated: objects
     /// of the same allocation are found again. What exists of them is deleted where it does not succeed.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
         let mut has_begun = false;
         let mut made = Jobs::default();
@@ -82,7 +85,14 @@ impl Creation {
         drop(self.sender.send(message).await);
     }
 
-    async fn attempt(&self, made: &mut Jobs) -> Result<Vec<Value>, ApiError> {
+    async fn attempt(&mut self, made: &mut Jobs) -> Result<Vec<Value>, ApiError> {
+        // Jobs that exist have the class that they were made with.
+        if made.0.is_empty()
+            && let Some(class) = &self.objects.priority
+            && let Some(name) = self.classes.usable(&self.api, class).await?
+        {
+            self.objects.set_priority_class(&name);
+        }
         let secret = &self.objects.secret;
         // Pods of a Job that exists have the Secret, or have had it.
         if made.0.is_empty()
@@ -99,20 +109,28 @@ impl Creation {
             });
         }
         let owners = owners(&made.0);
-        if let Some(service) = &self.objects.service {
-            let mut service = service.clone();
-            if let Some(metadata) = service.get_mut("metadata") {
+        for (kind, object) in self.dependents() {
+            let mut object = object.clone();
+            if let Some(metadata) = object.get_mut("metadata") {
                 metadata["ownerReferences"] = owners["metadata"]["ownerReferences"].clone();
             }
-            if let Made::Found(found) = self.create(Kind::Service, &service).await?
+            if let Made::Found(found) = self.create(kind, &object).await?
                 && found.pointer("/metadata/ownerReferences")
                     != owners.pointer("/metadata/ownerReferences")
             {
-                self.patch(Kind::Service, &service, &owners).await?;
+                self.patch(kind, &object, &owners).await?;
             }
         }
         self.patch(Kind::Secret, secret, &owners).await?;
         Ok(made.0.clone())
+    }
+
+    /// What is made after the Jobs, which own it.
+    fn dependents(&self) -> impl Iterator<Item = (Kind, &Value)> {
+        let group = self.objects.group.iter();
+        let group = group.map(|(api, group)| (Kind::PodGroup(*api), group));
+        let service = self.objects.service.iter();
+        group.chain(service.map(|service| (Kind::Service, service)))
     }
 
     async fn create(&self, kind: Kind, object: &Value) -> Result<Made, ApiError> {
@@ -176,10 +194,8 @@ impl Creation {
     /// Deletes what exists of the objects, however long that takes.
     async fn undo(&self) {
         let jobs = self.objects.jobs.iter().map(|job| (Kind::Job, job));
-        let service = self.objects.service.iter();
-        let service = service.map(|service| (Kind::Service, service));
         let secret = [(Kind::Secret, &self.objects.secret)];
-        for (kind, object) in jobs.chain(service).chain(secret) {
+        for (kind, object) in jobs.chain(self.dependents()).chain(secret) {
             let mut pause = FIRST_PAUSE;
             while let Err(error) = self.delete(kind, object).await {
                 let reason = format!("{} cannot be deleted: {error}", kind.word());

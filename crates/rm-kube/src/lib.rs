@@ -11,7 +11,9 @@
 
 mod agenda;
 mod api;
+mod backends;
 mod books;
+mod classes;
 mod cluster;
 mod containers;
 mod creating;
@@ -35,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::AllocationId;
-use det_pods::{ClusterFacts, MasterUrl, Scheduler};
+use det_pods::{ClusterFacts, MasterUrl};
 use det_rm::{Health, NamespaceCore};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -45,7 +47,7 @@ use crate::cluster::Cluster;
 use crate::keeper::Keeper;
 
 pub use desk::ClusterNamespaces;
-pub use det_pods::{MasterCert, Seal, SlotResource};
+pub use det_pods::{GroupApi, MasterCert, Scheduler, Seal, SlotResource};
 pub use reach::PodAddresses;
 pub use settings::{MasterSettings, PoolSettings, Settings};
 
@@ -164,11 +166,8 @@ async fn connect(settings: &Settings) -> Result<(KubeApi, ClusterFacts, String),
         master: master_url(&settings.master, api.own_namespace())?,
         helper_image: settings.helper_image.clone(),
         slots: settings.slots.clone(),
-        scheduler: if settings.coscheduler {
-            Scheduler::Coscheduler
-        } else {
-            Scheduler::Native
-        },
+        scheduler: backends::found(&api, &settings.scheduler).await?,
+        preempts: settings.preempts,
         default_grace_seconds: 60,
     };
     Ok((api, facts, namespace))

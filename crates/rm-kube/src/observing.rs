@@ -50,6 +50,28 @@ fn has_finished(job: &Value) -> bool {
     })
 }
 
+/// Whether a Job makes no pods until something resumes it.
+fn is_suspended(job: &Value) -> bool {
+    job.pointer("/spec/suspend") == Some(&Value::Bool(true))
+}
+
+/// The line for users about a Job that is made suspended.
+fn waits_suspended(job: &Value) -> String {
+    let labels = job.pointer("/metadata/labels");
+    let queue = labels.and_then(|labels| labels.get("kueue.x-k8s.io/queue-name")?.as_str());
+    let Named { namespace, name } = named(job);
+    let queue = queue.map_or_else(String::new, |queue| {
+        format!(" in the LocalQueue \"{queue}\"")
+    });
+    format!(
+        "Job {name}: waits{queue} until Kueue resumes it; \"kubectl -n {namespace} get workloads\" shows why"
+    )
+}
+
+fn is_own_gate(gate: &Value) -> bool {
+    gate.get("name").and_then(Value::as_str) == Some(det_pods::PLACEMENT_GATE)
+}
+
 fn annotations(object: &Value) -> BTreeMap<String, String> {
     let found = object
         .pointer("/metadata/annotations")
@@ -187,6 +209,18 @@ impl Observer {
             && known.uid == uid(job)
         {
             known.owns |= owns;
+            let is_resumed = known.suspended && !is_suspended(job);
+            known.suspended = is_suspended(job);
+            if is_resumed {
+                let members = known.recorded.members.iter();
+                for id in members.map(|member| &member.container_id) {
+                    // Its pods are late from now on.
+                    if let Some(held) = self.books.held.get_mut(id) {
+                        held.since = Instant::now();
+                    }
+                    self.agenda.containers.insert(id.clone());
+                }
+            }
             if known.finished.is_none() && finished.is_some() {
                 known.finished = finished;
                 let members = known.recorded.members.iter();
@@ -244,9 +278,14 @@ impl Observer {
             if self.books.held.insert(id.clone(), held).is_none() {
                 self.agenda.report(&member.place, id, Observed::Assigned);
             }
+            if is_suspended(job) && member.rank == 0 {
+                let (place, line) = (member.place.clone(), waits_suspended(job));
+                self.agenda.notes.push((place, id.clone(), line));
+            }
             self.agenda.containers.insert(id.clone());
         }
         let job = Job {
+            suspended: is_suspended(job),
             uid: uid(job).to_owned(),
             secret: secret_of(job),
             owns,
@@ -358,7 +397,7 @@ impl Observer {
             job: job.map(|job| (job, index)),
             container: None,
             facts,
-            gated: (is_ours && gates.is_some_and(|gates| !gates.is_empty())).then(|| {
+            gated: (is_ours && gates.is_some_and(|gates| gates.iter().any(is_own_gate))).then(|| {
                 let of = |key: &str| pod["spec"].get(key).cloned().unwrap_or_default();
                 json!({"spec": {"schedulingGates": of("schedulingGates"), "affinity": of("affinity")}})
             }),
@@ -390,7 +429,13 @@ impl Observer {
                     self.job_is_gone(&name);
                 }
             }
-            Kind::Secret | Kind::Service | Kind::Event | Kind::Namespace | Kind::Quota => {}
+            Kind::Secret
+            | Kind::Service
+            | Kind::Event
+            | Kind::Namespace
+            | Kind::Quota
+            | Kind::PriorityClass
+            | Kind::PodGroup(_) => {}
         }
     }
 

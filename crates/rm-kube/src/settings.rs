@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use det_ids::PlaceId;
-use det_pods::{MasterCert, Seal, SlotResource};
+use det_pods::{MasterCert, Scheduler, Seal, SlotResource};
 use det_taskspec::DeviceKind;
 use serde_json::Value;
 
@@ -33,8 +33,10 @@ pub struct Settings {
     pub master: MasterSettings,
     /// Image with the supervisor, which brings it into every pod.
     pub helper_image: Option<String>,
-    /// Whether pods carry the labels of the coscheduling plug-in, and name its scheduler.
-    pub coscheduler: bool,
+    /// What starts the pods of a gang together. Which version of a `PodGroup` the cluster has is found by the manager.
+    pub scheduler: Scheduler,
+    /// Whether pods may end pods of a lower priority, by their PriorityClass.
+    pub preempts: bool,
     /// Whether Jobs of ended tasks are left to Kubernetes, which deletes them after a while.
     pub leaves_objects: bool,
     /// How long Kubernetes may take to assign a pod to its node.

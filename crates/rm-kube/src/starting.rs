@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::books::{End, Named, Starting, Takes};
+use crate::classes::Classes;
 use crate::creating::{self, Creation};
 use crate::fitting::key_of;
 use crate::gangs::{Complete, Gangs};
@@ -33,6 +34,7 @@ pub(crate) struct Starts {
     /// Namespace of pools that have none.
     namespace: String,
     gangs: Gangs,
+    classes: Classes,
     creating: BTreeMap<AllocationId, Creating>,
 }
 
@@ -42,6 +44,7 @@ impl Starts {
             facts,
             namespace,
             gangs: Gangs::default(),
+            classes: Classes::default(),
             creating: BTreeMap::new(),
         }
     }
@@ -114,6 +117,7 @@ impl Starts {
             namespace,
             is_made,
             objects,
+            classes: self.classes.clone(),
             cancelled: cancel.clone(),
             sender: observer.requests.sender.clone(),
         };

@@ -26,6 +26,7 @@ pub(crate) fn facts() -> ClusterFacts {
         helper_image: Some("det/helper:1".into()),
         slots: SlotResource::Extended("nvidia.com/gpu".into()),
         scheduler: Scheduler::Native,
+        preempts: false,
         default_grace_seconds: 30,
     }
 }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod api_faults;
+mod backends;
 mod calls;
 mod deletion;
 mod disruption;
@@ -10,6 +11,7 @@ mod gangs;
 mod images;
 mod namespaces;
 mod nodes;
+mod priorities;
 mod restarts;
 #[path = "../support/mod.rs"]
 mod support;

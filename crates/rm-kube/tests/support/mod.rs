@@ -9,7 +9,7 @@ use det_ids::ContainerId;
 use det_kube_double::{ApiDouble, Objects};
 use det_rm_contract::{TestCore, within};
 use det_rm_kube::{
-    ClusterNamespaces, MasterCert, MasterSettings, PoolSettings, Seal, Settings, SlotResource,
+    ClusterNamespaces, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings, SlotResource,
     serve,
 };
 use det_taskspec::sandbox::ExitReport;
@@ -19,6 +19,9 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+
+/// The PriorityClass of tasks that name no priority.
+pub const USUAL_CLASS: &str = "determined-p42";
 
 /// Name and namespace of an object.
 pub fn named(object: &Value) -> (String, String) {
@@ -135,7 +138,15 @@ impl Scene {
     }
 
     pub async fn start_with(core: TestCore, change: impl FnOnce(&mut Settings)) -> Self {
-        let api = ApiDouble::start().await;
+        Self::start_over(ApiDouble::start().await, core, change)
+    }
+
+    /// A manager begins over an API that is as the test has made it.
+    pub fn start_over(api: ApiDouble, core: TestCore, change: impl FnOnce(&mut Settings)) -> Self {
+        // The class of tasks that name no priority, as an earlier task has left it.
+        let class =
+            json!({"metadata": {"name": USUAL_CLASS}, "value": 42, "preemptionPolicy": "Never"});
+        api.create("scheduling.k8s.io/v1/priorityclasses", "", class);
         let directory = TempDir::new().unwrap();
         let kubeconfig = directory.path().join("kubeconfig");
         std::fs::write(&kubeconfig, api.kubeconfig()).unwrap();
@@ -324,7 +335,8 @@ fn settings(kubeconfig: std::path::PathBuf) -> Settings {
             cert_name: None,
         },
         helper_image: Some("helper".to_owned()),
-        coscheduler: false,
+        scheduler: Scheduler::Native,
+        preempts: false,
         leaves_objects: false,
         start_within: Duration::from_mins(1),
         pull_within: Duration::from_mins(5),

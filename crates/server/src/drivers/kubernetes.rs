@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use det_config::master::{ManagerKind, MasterConfig, ResourceManager, ResourcePool};
-use det_rm_kube::{MasterCert, MasterSettings, PoolSettings, Seal, Settings, SlotResource};
+use det_rm_kube::{
+    GroupApi, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings, SlotResource,
+};
 use det_store::{Conn, StoreError, settings};
 use det_taskspec::DeviceKind;
 use serde_json::Value;
@@ -103,7 +105,11 @@ fn of(
             cert_name: None,
         },
         helper_image: text("helper_image"),
-        coscheduler: text("default_scheduler").as_deref() == Some("coscheduler"),
+        scheduler: scheduler(
+            text("default_scheduler").as_deref(),
+            text("scheduler_queue").unwrap_or_default(),
+        ),
+        preempts: text("default_scheduler").as_deref() == Some("preemption"),
         leaves_objects: manager.kept.get("leave_kubernetes_resources") == Some(&Value::Bool(true)),
         start_within: START_WITHIN,
         pull_within: PULL_WITHIN,
@@ -118,6 +124,20 @@ fn membership(config: &MasterConfig, pool: &ResourcePool) -> Option<Value> {
     of_pool
         .or(config.task_container_defaults.gpu_pod_spec.as_ref())
         .cloned()
+}
+
+/// What starts the pods of a gang together.
+fn scheduler(name: Option<&str>, queue: String) -> Scheduler {
+    match name {
+        Some("coscheduler") => Scheduler::Coscheduler,
+        // The manager finds out which version the cluster has.
+        Some("podgroup") => Scheduler::PodGroup(GroupApi::V1Beta1),
+        Some("kueue") => Scheduler::Kueue { queue },
+        Some("volcano") => Scheduler::Volcano { queue },
+        Some("none") => Scheduler::None,
+        // With preemption too, which is the master's own.
+        _ => Scheduler::Native,
+    }
 }
 
 fn slots(manager: &ResourceManager) -> (SlotResource, DeviceKind) {

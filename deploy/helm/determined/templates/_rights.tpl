@@ -13,6 +13,10 @@
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  # One for each priority that jobs have. A class that exists is never changed.
+  verbs: [get{{ if .Values.createNonNamespacedObjects }}, create{{ end }}]
 {{- end -}}
 
 {{- define "determined.rules.writes" -}}
@@ -25,6 +29,12 @@
 - apiGroups: [""]
   resources: [secrets, services]
   verbs: [create, get, patch, delete]
+{{- $scheduler := .Values.defaultScheduler | default "" }}
+{{- if has $scheduler (list "podgroup" "volcano") }}
+- apiGroups: [{{ ternary "scheduling.k8s.io" "scheduling.volcano.sh" (eq $scheduler "podgroup") }}]
+  resources: [podgroups]
+  verbs: [create, get, patch, delete]
+{{- end }}
 {{- end -}}
 
 {{- define "determined.rules.bindings" -}}

@@ -336,6 +336,9 @@ none is given, and is kept with the volume, whose server keeps the password of i
 {{- if eq ($v.defaultScheduler | default "") "coscheduler" -}}
 {{- $_ := set $s "warnings" (append $s.warnings "defaultScheduler coscheduler: task pods name the scheduler \"coscheduler\", which this chart does not deploy: where none runs they wait. Without this value the master itself starts all pods of a task or none") -}}
 {{- end -}}
+{{- if has ($v.defaultScheduler | default "") (list "kueue" "volcano") -}}
+{{- $_ := set $s "warnings" (append $s.warnings (printf "defaultScheduler %s: this chart does not deploy it, and the master uses no cluster without it" $v.defaultScheduler)) -}}
+{{- end -}}
 {{- if $v.coscheduler -}}{{- $_ := set $s "warnings" (append $s.warnings "coscheduler is ignored: defaultScheduler is the one value for it") -}}{{- end -}}
 {{- if and (eq $s.mode "kubernetes") (eq ($v.checkpointStorage | default dict).type "shared_fs") -}}
 {{- $_ := set $s "warnings" (append $s.warnings "checkpointStorage.type shared_fs: checkpoints are on the node that wrote them, unless hostPath is shared by all nodes") -}}

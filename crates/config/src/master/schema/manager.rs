@@ -191,6 +191,12 @@ const KUBERNETES: &[Field] = &[
     )
     .or("\"\""),
     field(
+        "scheduler_queue",
+        Kind::Text,
+        "Queue that `kueue` or `volcano` starts tasks from; empty = by the pool's name, that of the namespace",
+    )
+    .or("\"\""),
+    field(
         "kubeconfig_path",
         Kind::Text,
         "File with the access to the cluster; without one that of the pod",
@@ -257,9 +263,20 @@ static SLOT_REQUESTS: Section = section(&[field(
 )
 .or("0")]);
 
+/// What may start gangs; empty = the master, which `preemption` is too.
+const SCHEDULERS: &[&str] = &[
+    "",
+    "coscheduler",
+    "preemption",
+    "podgroup",
+    "kueue",
+    "volcano",
+    "none",
+];
+
 static DEFAULT_SCHEDULER: Special = text_by(
-    "`coscheduler`, `preemption`, or empty",
-    || json!({"enum": ["", "coscheduler", "preemption"]}),
+    "`coscheduler`, `preemption`, `podgroup`, `kueue`, `volcano`, `none`, or empty",
+    || json!({"enum": SCHEDULERS}),
     default_scheduler,
 );
 
@@ -271,7 +288,7 @@ fn default_scheduler(walk: &mut Walk, node: &mut Node) {
             "use \"preemption\"",
         );
     }
-    walk.value(node, Kind::Choice(&["", "coscheduler", "preemption"]));
+    walk.value(node, Kind::Choice(SCHEDULERS));
 }
 
 static GATEWAY: Section = section(&[
