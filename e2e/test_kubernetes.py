@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from conftest import equipment
-from harness import Cluster
+from harness import Cluster, Missing
 from kubernetes import Kubernetes
 from waiting import wait_for
 
@@ -115,9 +116,75 @@ def test_a_trial_is_a_job_that_users_of_kubectl_find(master: Cluster, control_pl
     assert pod["spec"]["automountServiceAccountToken"] is False
     assert name in secrets(control_plane, namespace)
     assert "DET_SESSION_TOKEN" not in str(pod["spec"])
+    assert pod["spec"]["priority"] == 50, pod["spec"].get("priorityClassName")
     reaches(master, number, "COMPLETED")
     wait_for("its Job is deleted", lambda: not of_experiment(control_plane, namespace, "jobs", number), within=30)
     wait_for("its Secret is deleted", lambda: name not in secrets(control_plane, namespace), within=30)
+
+
+def test_pods_have_a_class_by_their_priority_or_the_one_that_they_name(
+    master: Cluster, control_plane: Kubernetes, namespace: str
+) -> None:
+    name = f"e2e-{namespace}"
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    control_plane.apply({**kind, "metadata": {"name": name}, "value": 1234, "preemptionPolicy": "Never"})
+    try:
+        by_number = experiment(master, life(), resources={"slots_per_trial": 1, "priority": 61})
+        own = {**life(), "spec": {"priorityClassName": name}}
+        by_name = experiment(master, own, resources={"slots_per_trial": 1, "priority": 61})
+        for number, expected in ((by_number, ("determined-p61", 61)), (by_name, (name, 1234))):
+            wait_for("its pod", lambda number=number: pods_of(control_plane, namespace, number), within=30, seen=master.describe)
+            (pod,) = pods_of(control_plane, namespace, number)
+            spec = pod["spec"]
+            assert (spec["priorityClassName"], spec["priority"]) == expected
+            assert spec["preemptionPolicy"] == "Never"
+            reaches(master, number, "COMPLETED")
+    finally:
+        control_plane.run("delete", "priorityclass", name)
+
+
+@contextlib.contextmanager
+def scheduled_by(control_plane: Kubernetes, namespace: str, scheduler: str) -> Iterator[Cluster]:
+    """A master whose gangs something else than the master starts."""
+    manager = {
+        "type": "kubernetes",
+        "kubeconfig_path": control_plane.masters_kubeconfig(namespace, f"defaultScheduler={scheduler}"),
+        "default_namespace": namespace,
+        "default_scheduler": scheduler,
+        "max_slots_per_pod": max(control_plane.nodes().values()),
+        "determined_master_host": "master.invalid",
+        "helper_image": "helper.invalid/det:1",
+    }
+    with Cluster(agents=[], master_config={"resource_manager": manager}) as master:
+        yield master
+
+
+def test_a_gang_is_a_pod_group_of_kubernetes(control_plane: Kubernetes, namespace: str) -> None:
+    found = control_plane.run("api-resources", "--api-group", "scheduling.k8s.io", "--output", "name").split()
+    with equipment():
+        if "podgroups.scheduling.k8s.io" not in found:
+            raise Missing("the control plane has no gang scheduling (k8s-testbed up --gang)")
+    with scheduled_by(control_plane, namespace, "podgroup") as master:
+        nodes = len(control_plane.nodes())
+        wait_for("the nodes", lambda: len(agents(master)) == nodes, within=30, seen=master.describe)
+        slots = sum(control_plane.nodes().values())
+        numbers = [experiment(master, life(run_for="4s"), slots=slots) for _ in range(2)]
+        groups: list[dict[str, Any]] = []
+
+        def grouped() -> bool:
+            groups[:] = control_plane.items("podgroups.scheduling.k8s.io", "--namespace", namespace)
+            return bool(groups)
+
+        wait_for("a group", grouped, within=60, seen=master.describe)
+        assert groups[0]["spec"]["schedulingPolicy"]["gang"]["minCount"] == nodes
+        for number in numbers:
+            reaches(master, number, "COMPLETED", within=120)
+        wait_for("no group is left", lambda: not grouped(), within=30)
+
+
+def test_a_scheduler_that_the_cluster_lacks_is_the_reason(control_plane: Kubernetes, namespace: str) -> None:
+    with scheduled_by(control_plane, namespace, "volcano") as master:
+        wait_for("the reason", lambda: "install Volcano" in master.describe(), within=30, seen=master.describe)
 
 
 def test_a_failure_is_the_experiments(master: Cluster) -> None:

@@ -21,6 +21,8 @@ pub(crate) struct Agenda {
     pub(crate) notes: Vec<(PlaceId, ContainerId, String)>,
     /// When something of a container is due.
     due: BTreeMap<ContainerId, Instant>,
+    /// The same, the earliest first.
+    order: BTreeSet<(Instant, ContainerId)>,
     /// When what the core refused is tried again.
     pub(crate) retry_at: Option<Instant>,
 }
@@ -41,13 +43,20 @@ impl Agenda {
 
     /// A container is to be looked at then, or earlier if that was wanted before.
     pub(crate) fn look_at(&mut self, id: &ContainerId, at: Instant) {
-        let due = self.due.entry(id.clone()).or_insert(at);
-        *due = at.min(*due);
+        let before = self.due.get(id).copied();
+        if before.is_some_and(|before| before <= at) {
+            return;
+        }
+        if let Some(before) = before {
+            self.order.remove(&(before, id.clone()));
+        }
+        self.due.insert(id.clone(), at);
+        self.order.insert((at, id.clone()));
     }
 
     /// When something is due next.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let containers = self.due.values().min().copied();
+        let containers = self.order.first().map(|(at, _)| *at);
         [containers, self.retry_at].into_iter().flatten().min()
     }
 
@@ -55,11 +64,11 @@ impl Agenda {
     pub(crate) fn come_due(&mut self) {
         let now = Instant::now();
         self.retry_at = self.retry_at.filter(|at| *at > now);
-        let due = self.due.iter().filter(|(_, at)| **at <= now);
-        let due: Vec<ContainerId> = due.map(|(id, _)| id.clone()).collect();
-        for id in due {
-            self.due.remove(&id);
-            self.containers.insert(id);
+        while self.order.first().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, id)) = self.order.pop_first() {
+                self.due.remove(&id);
+                self.containers.insert(id);
+            }
         }
     }
 }

@@ -12,6 +12,8 @@ use det_taskspec::ContainerExit;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::placed::{self, ByContainer, OnPlace};
+
 /// An object of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Named {
@@ -158,10 +160,29 @@ impl Held {
     }
 }
 
+impl OnPlace for Held {
+    fn node(&self) -> &str {
+        &self.node
+    }
+
+    fn place(&self) -> &PlaceId {
+        &self.place
+    }
+}
+
+impl OnPlace for Starting {
+    fn node(&self) -> &str {
+        &self.node
+    }
+
+    fn place(&self) -> &PlaceId {
+        &self.place
+    }
+}
+
 /// What a container holds.
 struct Share<'a> {
     place: &'a PlaceId,
-    node: &'a str,
     slots: u32,
 }
 
@@ -214,13 +235,17 @@ pub(crate) struct Books {
     /// The pods of each node.
     pods_on: BTreeMap<String, BTreeSet<Named>>,
     pub(crate) jobs: BTreeMap<Named, Job>,
-    pub(crate) held: BTreeMap<ContainerId, Held>,
+    /// The Jobs of each allocation.
+    jobs_of: BTreeMap<AllocationId, BTreeSet<Named>>,
+    /// The pods that name each Job of this cluster, whether it is known or not.
+    pods_of: BTreeMap<Named, BTreeSet<Named>>,
+    pub(crate) held: ByContainer<Held>,
     /// The places that are served.
     pub(crate) served: BTreeSet<PlaceId>,
     /// The pod of each container, while there is one.
     pub(crate) pod_of: BTreeMap<ContainerId, Named>,
     /// Containers whose objects are being made.
-    pub(crate) starting: BTreeMap<ContainerId, Starting>,
+    pub(crate) starting: ByContainer<Starting>,
     /// The Jobs that are being made: their pods may be seen before them.
     pub(crate) expected: BTreeSet<Named>,
     /// Those of them that are gone already, by their identity: the answer to their creation may come later than that.
@@ -234,8 +259,8 @@ impl Books {
             let job = self.jobs.get(&held.job);
             job.is_some_and(|job| job.forgotten.contains(id))
         };
-        let held = self.held.iter();
-        let held = held.filter(|(id, held)| held.place == *place && !is_forgotten(id, held));
+        let held = self.held.of_place(place);
+        let held = held.filter(|(id, held)| !is_forgotten(id, held));
         held.map(|(id, held)| (id.clone(), held.observed.clone()))
             .collect()
     }
@@ -258,8 +283,8 @@ impl Books {
             Some(pod.holds.saturating_sub(slots))
         });
         let strangers = strangers.chain(beside).fold(0, u64::saturating_add);
-        let elsewhere = self.shares().filter(|share| share.node == node);
-        let elsewhere = elsewhere.filter(|share| share.place != place);
+        let here = self.shares(self.held.on_node(node), self.starting.on_node(node));
+        let elsewhere = here.filter(|share| share.place != place);
         let slots = elsewhere.map(|share| u64::from(share.slots));
         let slots = slots.fold(0, u64::saturating_add);
         strangers.saturating_add(slots.saturating_mul(per_slot))
@@ -277,12 +302,11 @@ impl Books {
             let pod = self.pod(id);
             pod.is_none_or(|(_, pod)| pod.node.is_none())
         };
-        let held = self.held.iter();
-        let held =
-            held.filter(|(id, held)| held.node == node && !held.has_ended() && is_coming(id));
+        let held = self.held.on_node(node);
+        let held = held.filter(|(id, held)| !held.has_ended() && is_coming(id));
         let held = held.map(|(_, held)| &held.takes.resources);
-        let starting = self.starting.iter();
-        let starting = starting.filter(|(id, it)| it.node == node && !self.held.contains_key(*id));
+        let starting = self.starting.on_node(node);
+        let starting = starting.filter(|(id, _)| !self.held.contains_key(*id));
         let starting = starting.map(|(_, starting)| &starting.takes.resources);
         let mut used = Resources::new();
         for takes in self
@@ -300,25 +324,26 @@ impl Books {
     }
 
     /// What containers hold that have not ended, those included whose objects are being made.
-    fn shares(&self) -> impl Iterator<Item = Share<'_>> {
-        let held = self.held.values().filter(|held| !held.has_ended());
-        let held = held.map(|held| Share {
+    fn shares<'s>(
+        &'s self,
+        held: impl Iterator<Item = (&'s ContainerId, &'s Held)>,
+        starting: impl Iterator<Item = (&'s ContainerId, &'s Starting)>,
+    ) -> impl Iterator<Item = Share<'s>> {
+        let held = held.filter(|(_, held)| !held.has_ended());
+        let held = held.map(|(_, held)| Share {
             place: &held.place,
-            node: &held.node,
             slots: held.slots,
         });
-        let starting = self.starting.iter();
         let starting = starting.filter(|(id, _)| !self.held.contains_key(*id));
         held.chain(starting.map(|(_, starting)| Share {
             place: &starting.place,
-            node: &starting.node,
             slots: starting.slots,
         }))
     }
 
     /// Slots that containers of a place hold.
     pub(crate) fn used(&self, place: &PlaceId) -> u32 {
-        let here = self.shares().filter(|share| share.place == place);
+        let here = self.shares(self.held.of_place(place), self.starting.of_place(place));
         here.map(|share| share.slots).fold(0, u32::saturating_add)
     }
 
@@ -333,10 +358,8 @@ impl Books {
         let Some(allocation) = self.allocation_of(container) else {
             return Vec::new();
         };
-        let jobs = self
-            .jobs
-            .values()
-            .filter(|job| job.recorded.allocation_id == allocation);
+        let jobs = self.jobs_of.get(&allocation).into_iter().flatten();
+        let jobs = jobs.filter_map(|name| self.jobs.get(name));
         let members = jobs.flat_map(|job| &job.recorded.members);
         members
             .map(|member| member.container_id.clone())
@@ -362,25 +385,22 @@ impl Books {
                 held.had_pod = true;
             }
         }
+        let known = self.pods.get(&name);
+        // A pod keeps its labels, unless someone changes them.
+        if let Some((job, _)) = known.and_then(|pod| pod.job.clone()) {
+            placed::take(&mut self.pods_of, &job, &name);
+        }
+        if let Some((job, _)) = &pod.job {
+            placed::add(&mut self.pods_of, job.clone(), &name);
+        }
         let before = self.pods.get(&name).and_then(|pod| pod.node.clone());
         if let Some(before) = before.filter(|before| pod.node.as_ref() != Some(before)) {
-            self.leave_node(&before, &name);
+            placed::take(&mut self.pods_on, before.as_str(), &name);
         }
         if let Some(node) = &pod.node {
-            let pods = self.pods_on.entry(node.clone()).or_default();
-            pods.insert(name.clone());
+            placed::add(&mut self.pods_on, node.clone(), &name);
         }
         self.pods.insert(name, pod)
-    }
-
-    /// A pod is on a node no more.
-    fn leave_node(&mut self, node: &str, name: &Named) {
-        if let Some(pods) = self.pods_on.get_mut(node) {
-            pods.remove(name);
-            if pods.is_empty() {
-                self.pods_on.remove(node);
-            }
-        }
     }
 
     fn container_of(&self, pod: &Pod) -> Option<ContainerId> {
@@ -396,8 +416,8 @@ impl Books {
 
     /// Finds the containers of a Job's pods, which may have been seen before the Job.
     pub(crate) fn link_pods(&mut self, job: &Named) {
-        let is_of = |pod: &Pod| pod.job.as_ref().is_some_and(|(of, _)| of == job);
-        let pods = self.pods.iter().filter(|(_, pod)| is_of(pod));
+        let pods = self.pods_of.get(job).into_iter().flatten();
+        let pods = pods.filter_map(|name| self.pods.get_key_value(name));
         let pods: Vec<(Named, Pod)> = pods
             .map(|(name, pod)| (name.clone(), pod.clone()))
             .collect();
@@ -409,8 +429,11 @@ impl Books {
     /// A pod is gone.
     pub(crate) fn drop_pod(&mut self, name: &Named) -> Option<Pod> {
         let pod = self.pods.remove(name)?;
+        if let Some((job, _)) = &pod.job {
+            placed::take(&mut self.pods_of, job, name);
+        }
         if let Some(node) = &pod.node {
-            self.leave_node(node, name);
+            placed::take(&mut self.pods_on, node.as_str(), name);
         }
         if let Some(container) = &pod.container
             && self.pod_of.get(container) == Some(name)
@@ -420,9 +443,22 @@ impl Books {
         Some(pod)
     }
 
+    /// A Job is known from now on; its containers are held already.
+    pub(crate) fn put_job(&mut self, name: Named, job: Job) {
+        let allocation = job.recorded.allocation_id.clone();
+        placed::add(&mut self.jobs_of, allocation.clone(), &name);
+        let before = self.jobs.insert(name.clone(), job);
+        // Another Job of this name.
+        let before = before.map(|before| before.recorded.allocation_id);
+        if let Some(before) = before.filter(|before| *before != allocation) {
+            placed::take(&mut self.jobs_of, &before, &name);
+        }
+    }
+
     /// Lets go of a Job with its containers.
     pub(crate) fn drop_job(&mut self, name: &Named) {
         if let Some(job) = self.jobs.remove(name) {
+            placed::take(&mut self.jobs_of, &job.recorded.allocation_id, name);
             for member in &job.recorded.members {
                 self.held.remove(&member.container_id);
                 self.pod_of.remove(&member.container_id);

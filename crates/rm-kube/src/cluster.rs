@@ -9,7 +9,7 @@ use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::Observed;
 use det_pods::ClusterFacts;
 use det_rm::{Core, Order};
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -118,7 +118,16 @@ impl<C: Core> Cluster<C> {
                     self.observer.agenda.nodes.extend(over);
                 }
             }
-            // What has come meanwhile is handled together, and no more than that.
+            // What has come meanwhile is handled together, and no more than that: which nodes fit is compared once for all.
+            for _ in 0..WAITING {
+                let Some(seen) = watched.next().now_or_never() else {
+                    break;
+                };
+                match seen {
+                    Some(seen) => self.see(seen),
+                    None => return Served::Stopped,
+                }
+            }
             for _ in 0..WAITING {
                 let Ok(message) = self.messages.try_recv() else {
                     break;

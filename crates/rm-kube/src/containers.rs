@@ -57,7 +57,7 @@ impl Observer {
 
     /// Orders to end containers that have not ended are to be given again.
     pub(crate) fn repeat_ends(&mut self) {
-        for (id, held) in &mut self.books.held {
+        for (id, held) in self.books.held.iter_mut() {
             if held.end.is_some() && !held.has_ended() {
                 held.deleted = None;
                 self.agenda.containers.insert(id.clone());

@@ -26,6 +26,7 @@ mod holding;
 mod keeper;
 mod messages;
 mod observing;
+mod placed;
 mod places;
 mod reach;
 mod settings;

@@ -194,8 +194,8 @@ impl Observer {
     /// A place is served no more.
     pub(crate) fn has_left(&mut self, place: &PlaceId) {
         self.books.served.remove(place);
-        let held = self.books.held.iter();
-        let held = held.filter(|(_, held)| held.place == *place && held.has_ended());
+        let held = self.books.held.of_place(place);
+        let held = held.filter(|(_, held)| held.has_ended());
         let ids = held.map(|(id, _)| id.clone());
         self.agenda.containers.extend(ids);
     }
@@ -295,7 +295,7 @@ impl Observer {
             exists: true,
             finished,
         };
-        self.books.jobs.insert(name.clone(), job);
+        self.books.put_job(name.clone(), job);
         self.books.link_pods(&name);
         self.notice_early(object);
     }
