@@ -95,6 +95,15 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         yield Registry(host, f"{host}/lab/small:1", cluster, cluster.root / "home" / ".docker" / "config.json")
 
 
+def push(registry: Registry, root: pathlib.Path, scratch: pathlib.Path) -> None:
+    """Makes the image of a directory and puts it into the registry; the engine has it then, too."""
+    import_image(registry.cluster, registry.image, root)
+    own = [str(docker_client()), "--config", str(scratch / "pushes")]
+    login = [*own, "login", "--username", USER, "--password-stdin", registry.host]
+    subprocess.run(login, input=PASSWORD, text=True, check=True, capture_output=True)
+    subprocess.run([*own, "push", registry.image], check=True, capture_output=True)
+
+
 @pytest.fixture
 def image(registry: Registry, busybox: pathlib.Path, tmp_path: pathlib.Path) -> Iterator[str]:  # noqa: F811
     """The image in the registry, and there alone; the agent's account has no login."""
@@ -103,11 +112,7 @@ def image(registry: Registry, busybox: pathlib.Path, tmp_path: pathlib.Path) -> 
     shutil.copy(busybox, root / "bin" / "busybox")
     for applet in ("sh", "echo"):
         (root / "bin" / applet).symlink_to("busybox")
-    import_image(registry.cluster, registry.image, root)
-    own = [str(docker_client()), "--config", str(tmp_path / "pushes")]
-    login = [*own, "login", "--username", USER, "--password-stdin", registry.host]
-    subprocess.run(login, input=PASSWORD, text=True, check=True, capture_output=True)
-    subprocess.run([*own, "push", registry.image], check=True, capture_output=True)
+    push(registry, root, tmp_path)
     docker("image", "rm", "--force", registry.image)
     registry.logins.unlink(missing_ok=True)
     yield registry.image
@@ -128,6 +133,26 @@ def pulls(registry: Registry, image: str, **environment: Any) -> None:
 
 def test_a_login_of_the_configuration(registry: Registry, image: str) -> None:
     pulls(registry, image, registry_auth={"username": USER, "password": PASSWORD})
+
+
+def test_a_newer_image_of_the_same_name_is_pulled_where_that_is_forced(
+    registry: Registry, image: str, tmp_path: pathlib.Path
+) -> None:
+    def which(**environment: Any) -> list[str]:
+        login = {"registry_auth": {"username": USER, "password": PASSWORD}}
+        script = "read which < /which || which='the first one'; echo $which"
+        config = experiment("which", script, environment={"image": image, **login, **environment})
+        printed = registry.cluster.printed(registry.cluster.run(config)["id"])
+        return [line for line in printed if line.startswith("the ")]
+
+    assert which() == ["the first one"]
+    first = docker("images", "--quiet", "--no-trunc", image).strip()
+    (tmp_path / "root" / "which").write_text("the newer one\n")
+    push(registry, tmp_path / "root", tmp_path)
+    docker("tag", first, image)
+    assert which() == ["the first one"], "the engine has an image of the name"
+    assert which(force_pull_image=True) == ["the newer one"]
+    assert which() == ["the newer one"], "it is what the engine has now"
 
 
 def test_a_login_of_the_account_that_the_agent_runs_under(registry: Registry, image: str) -> None:

@@ -100,6 +100,35 @@ def test_files_exit_codes_and_ports_go_through_the_tunnel(cluster: Cluster, shel
     assert got == content
 
 
+def test_a_session_ends_with_its_agent_and_what_runs_in_the_shell_goes_on(cluster: Cluster, shell: str) -> None:
+    session = Session(cluster, shell)
+    counts = "n=0; while :; do n=$((n+1)); echo $$ $n > beat; sleep 0.1; done"
+    aside = f"(setsid sh -c '{counts}' >/dev/null 2>&1 </dev/null &)"
+    assert session.run("ssh", [session.destination, aside]).returncode == 0
+
+    def beat() -> tuple[str, int] | None:
+        words = session.run("ssh", [session.destination, "cat beat"]).stdout.split()
+        return (words[0].decode(), int(words[1])) if len(words) == 2 else None
+
+    before = wait_for("what runs in the shell", beat, within=30)
+    argv = ["ssh", "-q", *session.options, session.destination, "echo inside; exec sleep 86400"]
+    cluster.expect_alarm(r"lost the master|no connection to the master|connection")
+    with subprocess.Popen(argv, env=session.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as opened:
+        try:
+            assert opened.stdout is not None and opened.stdout.readline() == b"inside\n"
+            cluster.restart("agent-1")
+            # The client does not hang: its user sees that the session is over.
+            assert opened.wait(timeout=60) == 255
+        finally:
+            opened.kill()
+
+    def goes_on() -> bool:
+        now = beat()
+        return now is not None and now[0] == before[0] and now[1] > before[1]
+
+    wait_for("the same process to go on in a new session", goes_on, within=60, seen=cluster.describe)
+
+
 def test_no_other_user_is_given_the_key(cluster: Cluster, shell: str) -> None:
     path = f"/api/v1/shells/{shell}"
     own = cluster.api("GET", path)["shell"]
