@@ -1,5 +1,5 @@
 """Launchers that start processes over SSH, from the chief's container in those of the others: those of both packages, between
-hosts of their own, as processes and in containers of Docker."""
+hosts of their own, as processes and in containers of Docker and Podman."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from configs import experiment
 from conftest import equipment, lane
 from harness import Agent, Cluster, Missing
 from hosts import Host, Network, forwarded, hosts
-from processes import docker_client, tail
+from processes import docker_client, podman_socket, tail
 from waiting import wait_for
 
 
@@ -38,14 +38,27 @@ def need_ssh(runtime: str) -> None:
 
 
 @contextlib.contextmanager
-def engine_on(host: Host, image: str) -> Iterator[str]:
-    """A Docker engine of its own on a host, with an image of the usual one; gives the path of its socket."""
+def engine_on(host: Host, runtime: str, image: str) -> Iterator[list[str]]:
+    """A Docker engine or service of Podman of its own on a host, with an image of the usual one; gives the variables by which an
+    agent finds it."""
     client = str(docker_client())
     root = pathlib.Path(tempfile.mkdtemp(prefix="det-e2e-engine-", dir="/var/tmp"))
-    socket, log = root / "docker.sock", root / "log"
-    argv = [*host.prefix, "dockerd", "--storage-driver=overlay2", f"--data-root={root}/data", f"--exec-root={root}/exec"]
-    argv += ["--bridge=none", "--iptables=false", "--ip6tables=false", f"--pidfile={root}/pid", "-H", f"unix://{socket}"]
+    log = root / "log"
+    if runtime == "docker":
+        socket, found_by = root / "docker.sock", f"DOCKER_HOST=unix://{root}/docker.sock"
+        argv = ["dockerd", "--storage-driver=overlay2", f"--data-root={root}/data", f"--exec-root={root}/exec"]
+        argv += ["--bridge=none", "--iptables=false", "--ip6tables=false", f"--pidfile={root}/pid"]
+        argv += ["-H", f"unix://{socket}"]
+    else:
+        socket, found_by = root / "podman" / "podman.sock", f"XDG_RUNTIME_DIR={root}"
+        socket.parent.mkdir()
+        # As scripts/test-podman has it.
+        settings = '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
+        (root / "conf").write_text(settings + '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n')
+        argv = ["env", f"CONTAINERS_CONF={root}/conf", "podman", f"--root={root}/data", f"--runroot={root}/run"]
+        argv += ["system", "service", "--time=0", f"unix://{socket}"]
     with log.open("wb") as out:
+        argv = [*host.prefix, *argv]
         engine = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
 
     def answers() -> bool:
@@ -53,25 +66,28 @@ def engine_on(host: Host, image: str) -> Iterator[str]:
 
     try:
         wait_for("the engine of the other host", answers, within=30, seen=lambda: tail(log))
-        with subprocess.Popen([client, "save", image], stdout=subprocess.PIPE) as saved:
+        usual = [] if runtime == "docker" else ["-H", f"unix://{podman_socket('podman')}"]
+        with subprocess.Popen([client, *usual, "save", image], stdout=subprocess.PIPE) as saved:
             load = [client, "-H", f"unix://{socket}", "load"]
             subprocess.run(load, stdin=saved.stdout, check=True, capture_output=True)
         assert saved.returncode == 0
-        yield str(socket)
+        yield ["env", found_by]
     finally:
         engine.terminate()
         engine.wait(timeout=30)
+        # Docker leaves the host's network mounted, Podman its storage.
+        for left in (root / "exec" / "netns" / "default", root / "data" / "overlay"):
+            subprocess.run(["umount", left], capture_output=True)
         shutil.rmtree(root, ignore_errors=True)
 
 
 def agents_of(network: Network, runtime: str, master: tuple[str, int], image: str | None, stack: Any) -> list[Agent]:
-    """One agent on each of two hosts. The first one of Docker uses the usual engine, on this host."""
+    """One agent on each of two hosts. The first one of an engine uses the usual one, on this host."""
     first, second = network.hosts
     if image is None:
         prefixes = [first.prefix, second.prefix]
     else:
-        socket = stack.enter_context(engine_on(second, image))
-        prefixes = [[], [*second.prefix, "env", f"DOCKER_HOST=unix://{socket}"]]
+        prefixes = [[], [*second.prefix, *stack.enter_context(engine_on(second, runtime, image))]]
     names = ("agent-1", "agent-2")
     return [Agent(name, 2, runtime, prefix=prefix, master=master) for name, prefix in zip(names, prefixes)]
 
@@ -86,14 +102,23 @@ def agents_of(network: Network, runtime: str, master: tuple[str, int], image: st
     ],
 )
 def gang(request: pytest.FixtureRequest) -> Iterator[Gang]:
-    """Two hosts, whose containers share no ports."""
+    """The gang of the tests of a lane."""
     runtime, ours = request.param
+    with gang_of(runtime, ours) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def gang_of(runtime: str, ours: bool) -> Iterator[Gang]:
+    """Two hosts, whose containers share no ports."""
     with contextlib.ExitStack() as stack:
         with equipment():
             need_ssh(runtime)
             options: dict[str, Any] = {}
             if runtime == "docker":
                 options["image"] = harness.docker_image() if ours else harness.wheel_image()
+            elif runtime == "podman":
+                options["image"] = harness.podman_image()
             else:
                 options["python"] = harness.task_python() if ours else harness.wheel_python()
             network = stack.enter_context(hosts(2))
@@ -119,6 +144,18 @@ def all_gone(gang: Gang, trial: int) -> bool:
 def test_ranks_are_started_over_ssh_and_helpers_end_with_the_last(gang: Gang, launcher: str) -> None:
     if launcher == "deepspeed" and gang.runtime == "process" and shutil.which("pdsh") is None:
         pytest.skip("there is no pdsh")
+    meet(gang, launcher)
+
+
+@pytest.mark.podman
+def test_launchers_reach_the_containers_of_podman() -> None:
+    # Of the launchers this one starts every process over SSH.
+    with gang_of("podman", True) as gang:
+        meet(gang, "deepspeed")
+
+
+def meet(gang: Gang, launcher: str) -> None:
+    """Four ranks are started by a launcher, and know of each other."""
     cluster = gang.cluster
     trial = cluster.run(launched(f"over-{launcher}", launcher), "overssh", within=120)["id"]
     met = [(rank, rank // 2, rank % 2) for rank in range(4)]
