@@ -37,18 +37,25 @@ class Server:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
 
-    def connect(self, kernel: str) -> Any:
-        address = f"{self.base}api/kernels/{kernel}/channels?{self.query}".replace("http", "ws", 1)
+    def connect(self, kernel: str, session: str = "") -> Any:
+        """A connection to a kernel; one with a session receives what the kernel wrote since that session's last one."""
+        query = self.query + (f"&session_id={session}" if session else "")
+        address = f"{self.base}api/kernels/{kernel}/channels?{query}".replace("http", "ws", 1)
         return websocket.create_connection(address, cookie=self.cookie, timeout=60)
 
 
-def run(socket: Any, code: str) -> str:
-    """What code prints, run by a kernel."""
+def begin(socket: Any, code: str) -> str:
+    """Has a kernel run code; gives the id by which its output is known."""
     ident = uuid.uuid4().hex
     header = {"msg_id": ident, "username": "", "session": ident, "msg_type": "execute_request", "version": "5.3"}
     content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False, "stop_on_error": True}
     message = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
     socket.send(json.dumps({**message, "buffers": []}))
+    return ident
+
+
+def output(socket: Any, ident: str, until: str | None = None) -> str:
+    """What begun code prints from now on, to its end or until it has printed a text."""
     printed = ""
     while True:
         answer = json.loads(socket.recv())
@@ -56,8 +63,15 @@ def run(socket: Any, code: str) -> str:
             continue
         if answer["msg_type"] == "stream":
             printed += answer["content"]["text"]
+            if until is not None and until in printed:
+                return printed.strip()
         if answer["msg_type"] == "status" and answer["content"]["execution_state"] == "idle":
             return printed.strip()
+
+
+def run(socket: Any, code: str) -> str:
+    """What code prints, run by a kernel."""
+    return output(socket, begin(socket, code))
 
 
 def answers(server: Server) -> bool:

@@ -19,13 +19,21 @@ import pytest
 import harness
 from conftest import equipment, flavoured
 from harness import Agent, Cluster, Missing
-from jupyter import OWNER, Server, answers, run
+from jupyter import OWNER, Server, answers, begin, output, run
 from waiting import wait_for
 
 pytestmark = pytest.mark.client
 
 AUX = ("--config", "resources.slots=0")
 KILLED = f"it was killed by {OWNER}"
+# Executes until the test lets it end.
+EXECUTES = """
+import os, time
+print("begun", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+print("went on to the end")
+"""
 # Installing takes longer than these tests may: their environment has what the services need.
 WRITES = """
 import time
@@ -64,6 +72,12 @@ def start(cluster: Cluster, kind: str, *flags: object) -> str:
     return found.group(1)
 
 
+def let_go(server: Server) -> None:
+    """Lets a cell that executes go on to its end."""
+    made = {"type": "file", "format": "text", "content": ""}
+    server.call("PUT", "api/contents/run/determined/workdir/go", made)
+
+
 def ended(cluster: Cluster, kind: str, ident: str) -> str:
     """How one ended, once it has."""
 
@@ -84,13 +98,29 @@ def test_a_notebook_runs_cells_and_outlives_master_and_agent(cluster: Cluster, t
     assert run(socket, code) == f"{notebook} of the context"
     socket.close()
     cluster.expect_alarm(r"lost the master|no connection to the master")
+
+    def state(connections: int) -> str | None:
+        """What the kernel does, once it has so many connections."""
+        shown = server.call("GET", f"api/kernels/{kernel}")
+        return shown["execution_state"] if shown["connections"] == connections else None
+
+    # A cell executes while both are killed, and a page comes back for its output.
+    socket = server.connect(kernel, "the-page")
+    cell = begin(socket, EXECUTES)
+    assert output(socket, cell, until="begun") == "begun"
     for part in ("master", "agent-1"):
         cluster.restart(part)
         wait_for("the server to be reached again", lambda: answers(server), within=60, seen=cluster.describe)
-        # The same kernel, with what it knows.
-        socket = server.connect(kernel)
-        assert run(socket, "print(kept)") == "42", part
-        socket.close()
+        # The same kernel, and the server knows that the connection is broken.
+        seen = wait_for("the connection to be given up", lambda: state(0), within=30, seen=cluster.describe)
+        assert seen == "busy", part
+    socket.shutdown()
+    let_go(server)
+    wait_for("the end of the cell", lambda: state(0) == "idle", within=30, seen=cluster.describe)
+    socket = server.connect(kernel, "the-page")
+    assert output(socket, cell) == "went on to the end"
+    assert run(socket, "print(kept)") == "42", "the kernel has what it knew"
+    socket.close()
     listed = cluster.client("notebook", "list").out
     assert notebook in listed and "RUNNING" in listed
     cluster.client("notebook", "kill", notebook)
@@ -136,6 +166,45 @@ def test_an_idle_notebook_ends_and_one_with_a_kernel_does_not(cluster: Cluster) 
         )
         urllib.request.urlopen(request, timeout=30).close()
     assert ended(cluster, "notebook", used).startswith("it was idle for 6 s")
+
+
+def test_what_counts_as_use_of_a_notebook_is_configured(cluster: Cluster) -> None:
+    def with_kernel(idle_type: str) -> tuple[str, Server, Any]:
+        flags = ("--config", "idle_timeout=6s", "--config", f"notebook_idle_type={idle_type}")
+        notebook = start(cluster, "notebook", *AUX, *flags)
+        server = Server(cluster, notebook)
+        return notebook, server, server.connect(server.call("POST", "api/kernels", {"name": "python3"})["id"])
+
+    executing, server, socket = with_kernel("activity")
+    assert output(socket, begin(socket, EXECUTES), until="begun") == "begun"
+    socket.close()
+    # A kernel that executes nothing, and has a client: the time of the first is over before that of this one begins.
+    connected, _, socket = with_kernel("kernel_connections")
+    socket.close()
+    assert ended(cluster, "notebook", connected).startswith('it was idle for 6 s ("idle_timeout")')
+    # Nothing was asked of this one meanwhile.
+    assert cluster.api("GET", f"/api/v1/notebooks/{executing}", user=OWNER)["notebook"]["state"] == "STATE_RUNNING"
+    let_go(server)
+    assert ended(cluster, "notebook", executing).startswith('it was idle for 6 s ("idle_timeout")')
+
+
+def test_a_kernel_that_does_nothing_is_shut_down_and_one_that_executes_is_not(cluster: Cluster) -> None:
+    notebook = start(cluster, "notebook", *AUX, "--config", "kernel_idle_timeout=3s")
+    server = Server(cluster, notebook)
+    unused, busy = (server.call("POST", "api/kernels", {"name": "python3"})["id"] for _ in range(2))
+    # Pages are connected to both, as those that were left open are.
+    sockets = [server.connect(unused), server.connect(busy)]
+    assert run(sockets[0], "print(1)") == "1"
+    begin(sockets[1], "while True: pass")
+
+    def left() -> list[str]:
+        return [kernel["id"] for kernel in server.call("GET", "api/kernels")]
+
+    wait_for("the kernel to be shut down", lambda: left() == [busy], within=30, seen=left)
+    assert "Culling" in cluster.client("notebook", "logs", notebook).out
+    for socket in sockets:
+        socket.close()
+    cluster.client("notebook", "kill", notebook)
 
 
 def test_a_browser_logs_in_and_is_led_to_the_notebook(cluster: Cluster) -> None:

@@ -33,6 +33,8 @@ pub(crate) struct AgentFacts<'a> {
     pub(crate) cert_name: Option<&'a str>,
     /// Proxies for tasks that bring none.
     pub(crate) proxies: &'a ProxyOptions,
+    /// Whether scripts of tasks log in detail, also of those whose configuration does not ask for it.
+    pub(crate) debug: bool,
     /// What the task runs in.
     pub(crate) place: TaskPlace,
 }
@@ -84,6 +86,9 @@ pub(crate) fn complete(spec: &ContainerSpec, facts: &AgentFacts<'_>) -> Vec<(Str
         if let Some(value) = value {
             set(&mut env, name, value);
         }
+    }
+    if facts.debug {
+        set(&mut env, v::DET_DEBUG, true.to_string());
     }
     for (name, value) in [
         (v::HTTP_PROXY, &facts.proxies.http),
@@ -155,6 +160,7 @@ mod tests {
         master: MasterAddress,
         devices: Vec<Device>,
         proxies: ProxyOptions,
+        debug: bool,
         cert: CertCheck,
         cert_name: Option<&'static str>,
     }
@@ -166,6 +172,7 @@ mod tests {
                 master: MasterAddress::parse("http://10.0.0.5:8080").unwrap(),
                 devices: Vec::new(),
                 proxies: ProxyOptions::default(),
+                debug: false,
                 cert: CertCheck::Usual,
                 cert_name: None,
             }
@@ -201,6 +208,7 @@ mod tests {
                 cert: self.cert,
                 cert_name: self.cert_name,
                 proxies: &self.proxies,
+                debug: self.debug,
                 place,
             };
             complete(&self.spec, &facts).into_iter().collect()
@@ -273,6 +281,15 @@ mod tests {
         let env = scene.in_container();
         assert_eq!(env["DET_MASTER"], "https://det.example:443");
         assert_eq!(env["DET_MASTER_CERT_FILE"], "noverify");
+    }
+
+    #[test]
+    fn an_agent_may_have_all_its_tasks_log_in_detail() {
+        let mut scene = Setup::new();
+        assert!(!scene.as_process().contains_key("DET_DEBUG"));
+        scene.debug = true;
+        assert_eq!(scene.as_process()["DET_DEBUG"], "true");
+        assert_eq!(scene.in_container()["DET_DEBUG"], "true");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub use det_taskspec::sandbox::{Isolation, IsolationRow};
 pub use isolation::check_isolation;
 pub use options::{
     AgentOptions, ClientIdentity, EndedContainers, Limits, ProxyOptions, RuntimeChoice, Secret,
-    SlotType, TaskLimits, TlsOptions,
+    SlotType, TaskLimits, TlsOptions, Ulimit,
 };
 pub use python::PythonError;
 pub use tls::TlsError;

@@ -8,6 +8,10 @@ use det_ids::AgentId;
 
 /// All options of an agent. Create them with [`AgentOptions::new`] and change what differs.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a key of the configuration of its own"
+)]
 pub struct AgentOptions {
     /// Base address of the master, `http://host:port` or `https://host:port`; the agent connects to it.
     pub master_url: String,
@@ -40,6 +44,8 @@ pub struct AgentOptions {
     pub tls: TlsOptions,
     /// Proxy settings for tasks that have none of their own.
     pub proxies: ProxyOptions,
+    /// Whether the scripts of all tasks log in detail. `false`: of those whose configuration asks for it.
+    pub debug: bool,
     /// Interpreter that process tasks get as `python3`; `None` = the first `python3` on the agent's `PATH`.
     pub python: Option<PathBuf>,
     /// Directory with the `determined` package, for process tasks whose interpreter does not have it.
@@ -78,6 +84,8 @@ pub struct AgentOptions {
     pub user_directories: Option<PathBuf>,
     /// What each container may take of this host.
     pub task_limits: TaskLimits,
+    /// Limits of processes in containers of an engine, in place of the engine's own.
+    pub ulimits: Vec<Ulimit>,
     /// Set if the sandbox of process tasks does not isolate them from this host as it should: one sentence for users.
     pub isolation_notice: Arc<OnceLock<String>>,
     /// Socket of the container engine; `None` = `DOCKER_HOST` if it names a socket, else the engine's usual place.
@@ -115,6 +123,7 @@ impl AgentOptions {
             missing_token_file: None,
             tls: TlsOptions::default(),
             proxies: ProxyOptions::default(),
+            debug: false,
             python: None,
             python_package_dir: None,
             supervisor_path: supervisor_path.into(),
@@ -130,6 +139,7 @@ impl AgentOptions {
             ended_containers: EndedContainers::Removed,
             user_directories: None,
             task_limits: TaskLimits::default(),
+            ulimits: Vec::new(),
             isolation_notice: Arc::default(),
             engine_socket: None,
             gpu_tool: "nvidia-smi".into(),
@@ -190,6 +200,17 @@ impl Limits {
     pub(crate) fn any(&self) -> bool {
         *self != Self::default()
     }
+}
+
+/// A limit of each process in a container (`setrlimit(2)`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ulimit {
+    /// As engines call it, `memlock` or `nofile`.
+    pub name: String,
+    /// What holds at first, in the unit of the resource; -1 = no limit.
+    pub soft: i64,
+    /// Up to where processes may raise it; -1 = no limit.
+    pub hard: i64,
 }
 
 /// The configured runtime of tasks.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use det_agent::{
     AgentOptions, ClientIdentity, EndedContainers, Isolation, Limits, ProxyOptions, RuntimeChoice,
-    Secret, TaskLimits, TlsOptions,
+    Secret, TaskLimits, TlsOptions, Ulimit,
 };
 use det_config::agent::{AgentConfig, RootTasks, Runtime, SlotType};
 use det_config::{LoadedAgent, Sources};
@@ -291,6 +291,8 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     };
     options.user_directories = config.user_directories.as_ref().map(PathBuf::from);
     options.task_limits = task_limits(config);
+    options.ulimits = config.parsed_ulimits().into_iter().map(ulimit).collect();
+    options.debug = config.debug;
     options.python = config.python.as_ref().map(PathBuf::from);
     options.python_package_dir = Some(serve::python_package(&data_dir)?);
     options.reconnect_backoff =
@@ -302,6 +304,14 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     options.reconnect_attempts =
         (!config.hooks.on_connection_lost.is_empty()).then_some(config.agent_reconnect_attempts);
     Ok(options)
+}
+
+fn ulimit(limit: det_config::agent::Ulimit) -> Ulimit {
+    Ulimit {
+        name: limit.name,
+        soft: limit.soft,
+        hard: limit.hard,
+    }
 }
 
 fn task_limits(config: &AgentConfig) -> TaskLimits {

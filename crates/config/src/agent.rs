@@ -15,6 +15,11 @@ use crate::schema::{
 use crate::secrets::mask_addresses;
 use crate::yaml::Node;
 
+mod ulimits;
+
+use ulimits::ULIMIT;
+pub use ulimits::Ulimit;
+
 /// The most made-up slots of an agent. An agent reports each of its slots in one message, which the master reads up to a
 /// size; a machine with real devices has far fewer.
 pub const MAX_ARTIFICIAL_SLOTS: u32 = 4096;
@@ -109,8 +114,8 @@ keys! {
         artificial_slots: u32 = Kind::Int(0, MAX_ARTIFICIAL_SLOTS as i64), or("0");
         /// TLS towards the master.
         security: AgentSecurity = Kind::Section(&SECURITY), or("{}");
-        /// Whether the scripts of tasks log in detail.
-        debug: bool = Kind::Bool, or("false"), kept;
+        /// Whether the scripts of all tasks on this agent log in detail, as `debug` of a task's configuration does for one.
+        debug: bool = Kind::Bool, or("false");
         /// Proxy for tasks. Images are pulled by the container engine, with the proxies of its own configuration.
         http_proxy: String = Kind::Text, or(EMPTY);
         /// Proxy for tasks; not for image pulls, as `http_proxy`.
@@ -171,6 +176,10 @@ keys! {
         /// What a container may take of this host. The limits are for a container with one slot or none; with more slots
         /// they are multiplied by their number.
         task_limits: TaskLimits = Kind::Section(&TASK_LIMITS), or("{}");
+        /// Limits of processes in containers of an engine, as of `docker run --ulimit`: `memlock=-1`, `nofile=65536:131072`
+        /// (soft and hard; -1 = none). What is not given is as the engine sets it; tasks that are processes have the limits
+        /// of the agent.
+        ulimits: Vec<String> = Kind::List(&Kind::Special(&ULIMIT)), or("[]");
     }
     without field {
         /// The file that this was read from.
@@ -376,6 +385,15 @@ impl AgentConfig {
         self.task_limits
             .cpus
             .map(|cpus| (cpus * 1000.0).round() as u64)
+    }
+
+    /// The limits of processes in containers, as [`AgentConfig::ulimits`] has them.
+    pub fn parsed_ulimits(&self) -> Vec<Ulimit> {
+        // What is not one was refused.
+        self.ulimits
+            .iter()
+            .filter_map(|text| Ulimit::parse(text).ok())
+            .collect()
     }
 
     /// The port of the master: as configured, else 443 with TLS and 80 without.

@@ -137,6 +137,14 @@ impl TaskConfig {
         own.or_else(|| of_master.map(|seconds| Duration::from_secs(seconds.into())))
             .filter(|timeout| !timeout.is_zero())
     }
+
+    /// How long a kernel of a notebook may execute nothing until it is shut down; `None` = for ever.
+    pub fn effective_kernel_idle_timeout(&self) -> Option<Duration> {
+        self.kernel_idle_timeout
+            .as_deref()
+            .and_then(|text| parse_duration(text).ok())
+            .filter(|timeout| !timeout.is_zero())
+    }
 }
 
 /// A document of a task for showing: registry credentials become `********`. Variables stay as they are.

@@ -87,13 +87,18 @@ impl Launch {
 }
 
 /// Sources the hooks; an error ends the shell. The names of gate and hooks are removed first, so that hooks see the
-/// entrypoint's own arguments.
+/// entrypoint's own arguments. Of a task that logs in detail the user's hook is traced; the pool's is an administrator's, and
+/// may contain what is not for the log.
 const HOOKED_START: &str = r#"set -e
 __det_gate=$1 __det_pool_hook=$2 __det_user_hook=$3
 shift 3
 if [ -n "$__det_pool_hook" ]; then . "$__det_pool_hook"; fi
 unset __det_pool_hook
-if [ -f "$__det_user_hook" ]; then . "$__det_user_hook"; fi
+if [ -f "$__det_user_hook" ]; then
+    if [ "${DET_DEBUG:-}" = true ]; then set -x; fi
+    . "$__det_user_hook"
+    { set +x; } 2>/dev/null
+fi
 unset __det_user_hook
 read -r __det_go < "$__det_gate"
 unset __det_gate __det_go
@@ -288,6 +293,24 @@ mod tests {
             "pool pool-user / 0077"
         );
         assert!(output.status.success());
+    }
+
+    #[test]
+    fn the_users_hook_alone_is_traced_where_the_task_logs_in_detail() {
+        let quiet = hooked("true", "true of-the-user", "true");
+        assert_eq!(String::from_utf8_lossy(&quiet.stderr), "");
+        let traced = hooked(
+            "export DET_DEBUG=true; true of-the-pool",
+            "true of-the-user",
+            "true of-the-entrypoint",
+        );
+        assert!(traced.status.success());
+        let lines = String::from_utf8_lossy(&traced.stderr).into_owned();
+        assert!(lines.contains("+ true of-the-user\n"), "{lines}");
+        assert!(
+            !lines.contains("of-the-pool") && !lines.contains("of-the-entrypoint"),
+            "{lines}"
+        );
     }
 
     #[test]

@@ -25,6 +25,8 @@ const SCRIPT_FILE: &str = "/run/determined/jupyter/notebook-entrypoint.sh";
 pub(crate) const RUNNING: &str = "is running at:";
 /// Longest time between two looks at whether a notebook is in use, in seconds.
 const LONGEST_CHECK: u32 = 30;
+/// Longest time between two looks of the server at its kernels, in seconds.
+const LONGEST_KERNEL_CHECK: u32 = 60;
 
 /// Everything is in variables, so that it appears on no command line.
 const CONFIG: &str = r#"import os
@@ -139,6 +141,9 @@ pub struct NotebookDetails {
     pub idle_timeout: Option<u32>,
     /// What keeps it from being idle.
     pub idle_type: NotebookIdleType,
+    /// Seconds that a kernel may execute nothing until the server shuts it down; `None` = for ever.
+    #[serde(default)]
+    pub kernel_idle_timeout: Option<u32>,
 }
 
 /// How the supervisor finds out whether a notebook is in use.
@@ -166,9 +171,29 @@ impl NotebookDetails {
         vec![
             file(NOTEBOOK_CERTIFICATE_FILE, 0o600, &self.certificate),
             file(PRIVATE_KEY_FILE, 0o600, &self.private_key),
-            file(CONFIG_FILE, 0o600, CONFIG),
+            file(
+                CONFIG_FILE,
+                0o600,
+                &format!("{CONFIG}{}", self.kernel_settings()),
+            ),
             script(SCRIPT_FILE, &[PYTHON_FINDER, START]),
         ]
+    }
+
+    /// Settings of the server by which it shuts kernels down that execute nothing. Kernels to which a page is connected are
+    /// among them, since a page that was left open is what keeps most; those that execute never are. Empty = all stay.
+    /// <https://jupyter-server.readthedocs.io/en/latest/other/full-config.html>
+    fn kernel_settings(&self) -> String {
+        self.kernel_idle_timeout
+            .map_or_else(String::new, |seconds| {
+                let every = (seconds / 3).clamp(1, LONGEST_KERNEL_CHECK);
+                format!(
+                    "c.MappingKernelManager.cull_idle_timeout = {seconds}\n\
+                     c.MappingKernelManager.cull_interval = {every}\n\
+                     c.MappingKernelManager.cull_connected = True\n\
+                     c.MappingKernelManager.cull_busy = False\n"
+                )
+            })
     }
 
     /// The variables of its container.
@@ -197,16 +222,49 @@ impl NotebookDetails {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_use_of_a_notebook_is_looked_at_well_before_its_time_is_over() {
-        let with = |idle_timeout| NotebookDetails {
+    fn details(idle_timeout: Option<u32>, kernel_idle_timeout: Option<u32>) -> NotebookDetails {
+        NotebookDetails {
             port: 2900,
             token: String::new(),
             certificate: String::new(),
             private_key: String::new(),
             idle_timeout,
             idle_type: NotebookIdleType::Activity,
+            kernel_idle_timeout,
+        }
+    }
+
+    #[test]
+    fn kernels_are_shut_down_where_a_time_is_given() {
+        let settings = |timeout| {
+            let files = details(None, timeout).files();
+            let config = files.into_iter().find(|file| file.path == CONFIG_FILE);
+            config.map(|file| file.content).unwrap_or_default()
         };
+        assert_eq!(settings(None), CONFIG);
+        let with = settings(Some(600));
+        for line in [
+            "c.MappingKernelManager.cull_idle_timeout = 600\n",
+            "c.MappingKernelManager.cull_interval = 60\n",
+            "c.MappingKernelManager.cull_connected = True\n",
+            "c.MappingKernelManager.cull_busy = False\n",
+        ] {
+            assert!(with.contains(line), "{line} in {with}");
+        }
+        assert!(settings(Some(2)).contains("cull_interval = 1\n"));
+    }
+
+    #[test]
+    fn details_that_an_earlier_version_has_stored_are_read() {
+        let stored = r#"{"port": 2900, "token": "t", "certificate": "c", "private_key": "k", "idle_timeout": null,
+                         "idle_type": "activity"}"#;
+        let details: NotebookDetails = serde_json::from_str(stored).unwrap();
+        assert_eq!(details.kernel_idle_timeout, None);
+    }
+
+    #[test]
+    fn the_use_of_a_notebook_is_looked_at_well_before_its_time_is_over() {
+        let with = |idle_timeout| details(idle_timeout, None);
         let every = |timeout| with(timeout).idle_check().map(|check| check.every_seconds);
         assert_eq!(every(None), None);
         assert_eq!(every(Some(1)), Some(1));

@@ -12,6 +12,7 @@ pub const SERVICE_FAILURE_FILE: &str = "service-failure";
 /// packages in it may be other versions of what the environment has.
 pub(crate) const PYTHON_FINDER: &str = r#"#!/bin/sh
 set -eu
+if [ "${DET_DEBUG:-}" = true ]; then set -x; fi
 address=$1
 shift
 python=${DET_PYTHON_EXECUTABLE:-python3}

@@ -151,7 +151,7 @@ variables! {
     PYTHONUNBUFFERED: Master, All, Always;
     /// Whether the harness sends telemetry: `false`.
     DET_SEGMENT_ENABLED: Master, All, Always;
-    /// `true` where the configuration asks for detailed logs of the harness.
+    /// `true` where the configuration asks for detailed logs of scripts and harness; the agent's may ask for it as well.
     DET_DEBUG: Master, All, WhenKnown;
     /// Network interface for traffic between containers.
     DET_INTER_NODE_NETWORK_INTERFACE: Master, All, WhenKnown;

@@ -156,6 +156,7 @@ impl Container {
                     agent_id: shared.options.agent_id.as_str(),
                     devices: &shared.wire_devices(),
                     proxies: &shared.options.proxies,
+                    debug: shared.options.debug,
                     tls: &shared.options.tls,
                     supervisor: &shared.options.supervisor_path,
                     bin: shared.data_dir.bin(),
@@ -262,6 +263,7 @@ impl Container {
                     env: &env,
                     prepared: &prepared,
                     limits: &limits,
+                    ulimits: &self.shared.options.ulimits,
                 },
             )
             .await?;

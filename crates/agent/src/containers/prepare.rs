@@ -34,6 +34,8 @@ pub(crate) struct ContainerInputs<'a> {
     pub(crate) agent_id: &'a str,
     pub(crate) devices: &'a [Device],
     pub(crate) proxies: &'a ProxyOptions,
+    /// Whether scripts of tasks log in detail, also of those whose configuration does not ask for it.
+    pub(crate) debug: bool,
     pub(crate) tls: &'a TlsOptions,
     pub(crate) supervisor: &'a Path,
     pub(crate) bin: PathBuf,
@@ -135,6 +137,7 @@ pub(crate) fn prepare(
             cert,
             cert_name: inputs.tls.master_cert_name.as_deref(),
             proxies: inputs.proxies,
+            debug: inputs.debug,
             place: match inputs.runtime {
                 RuntimeKind::Process => TaskPlace::HostProcess,
                 RuntimeKind::Docker | RuntimeKind::Podman => TaskPlace::Container,

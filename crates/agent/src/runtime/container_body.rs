@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bollard::models::{
     ContainerCreateBody, DeviceMapping, DeviceRequest, HealthConfig, HostConfig,
     Mount as EngineMount, MountBindOptions, MountBindOptionsPropagationEnum as Propagation,
-    MountType, PortBinding,
+    MountType, PortBinding, ResourcesUlimits,
 };
 use det_taskspec::sandbox::HOST_NETWORK;
 use det_taskspec::{CheckedMount, ContainerSpec, DeviceKind, Mount, RUN_DIR};
@@ -15,6 +15,7 @@ use super::engine::{
     LABEL_DESCRIPTION, LABEL_INSTANCE, LABEL_TASK, log_config,
 };
 use crate::containers::store::RuntimeKind;
+use crate::options::Ulimit;
 
 /// Address of the host on which ports are published. The agent's own tunnels are the only way to them that is meant: what
 /// listens in a container may ask for no password. Containers of distributed tasks find each other on the host's network.
@@ -146,6 +147,7 @@ fn host_config(
         cpu_quota: number(limits.cpu_millis)
             .map(|millis| millis.saturating_mul(PERIOD_MICROS / 1000)),
         pids_limit: number(limits.processes),
+        ulimits: (!context.ulimits.is_empty()).then(|| ulimits(context.ulimits)),
         mounts: Some(mounts),
         network_mode: Some(context.network_mode.to_owned()),
         port_bindings,
@@ -163,6 +165,17 @@ fn host_config(
         auto_remove: Some(false),
         ..HostConfig::default()
     }
+}
+
+fn ulimits(limits: &[Ulimit]) -> Vec<ResourcesUlimits> {
+    limits
+        .iter()
+        .map(|limit| ResourcesUlimits {
+            name: Some(limit.name.clone()),
+            soft: Some(limit.soft),
+            hard: Some(limit.hard),
+        })
+        .collect()
 }
 
 /// Differences from the engine's default protection of a container.
@@ -334,6 +347,11 @@ mod tests {
                     cpu_millis: Some(1500),
                     processes: Some(500),
                 },
+                ulimits: &[Ulimit {
+                    name: "nofile".into(),
+                    soft: 1024,
+                    hard: 4096,
+                }],
             },
         )
     }
@@ -381,6 +399,12 @@ mod tests {
             (Some(150_000), Some(100_000))
         );
         assert_eq!(host.pids_limit, Some(500));
+        let files = ResourcesUlimits {
+            name: Some("nofile".into()),
+            soft: Some(1024),
+            hard: Some(4096),
+        };
+        assert_eq!(host.ulimits, Some(vec![files]));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use super::{container_body, inspect, logins};
 use crate::containers::prepare::Prepared;
 use crate::containers::store::{ContainerDir, RuntimeKind};
 use crate::devices::LocalDevice;
-use crate::options::{EndedContainers, Limits};
+use crate::options::{EndedContainers, Limits, Ulimit};
 
 /// Labels of our containers; the names are the ones that operators know.
 pub(crate) const LABEL_CONTAINER: &str = "ai.determined.container.id";
@@ -175,6 +175,8 @@ pub(crate) struct ContainerContext<'a> {
     pub(crate) prepared: &'a Prepared,
     /// What the container may take of the host.
     pub(crate) limits: &'a Limits,
+    /// Limits of each of its processes, in place of the engine's own.
+    pub(crate) ulimits: &'a [Ulimit],
 }
 
 impl Engine {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::{Agent, FakeMaster, options, start};
-use det_agent::{AgentOptions, EndedContainers, Limits, RuntimeChoice};
+use det_agent::{AgentOptions, EndedContainers, Limits, RuntimeChoice, Ulimit};
 use det_agent_proto::ContainerState;
 use det_taskspec::{ContainerExit, ContainerSpec};
 
@@ -120,6 +120,29 @@ async fn a_container_has_the_limits_of_its_agent_and_ends_where_memory_runs_out(
             "{exit:?}"
         );
     }
+    master.forget(&id, &root.path().join("data")).await;
+    agent.shut_down().await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine"]
+async fn processes_of_a_container_have_the_ulimits_of_their_agent() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let mut options = docker_options(&master, root.path());
+    options.ulimits = vec![Ulimit {
+        name: "nofile".to_owned(),
+        soft: 1234,
+        hard: 2345,
+    }];
+    let agent = Agent::start(options);
+    master.connected().await;
+    let id = fresh();
+    let text = "echo files $(ulimit -Sn) of $(ulimit -Hn)";
+    master.say(start(spec(&id, text)));
+    assert_eq!(master.exit(&id).await, ContainerExit::Exited { code: 0 });
+    let posts = format!("{:?}", master.received().posts);
+    assert!(posts.contains("files 1234 of 2345"), "{posts}");
     master.forget(&id, &root.path().join("data")).await;
     agent.shut_down().await.unwrap();
 }

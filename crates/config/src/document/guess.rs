@@ -57,6 +57,7 @@ const OF_ONE_TASK: &[(&str, LaunchKind)] = &[
     ("tensorboard_args", LaunchKind::TensorBoard),
     ("inherit_mounts", LaunchKind::TensorBoard),
     ("notebook_idle_type", LaunchKind::Notebook),
+    ("kernel_idle_timeout", LaunchKind::Notebook),
     ("idle_timeout", LaunchKind::Notebook),
 ];
 

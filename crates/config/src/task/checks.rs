@@ -48,7 +48,7 @@ pub(crate) fn for_kind(findings: &mut Findings, kind: LaunchKind, root: &mut Nod
     let ignored = |key: &str| match key {
         "tensorboard_args" | "inherit_mounts" => kind != LaunchKind::TensorBoard,
         "idle_timeout" => !matches!(kind, LaunchKind::Notebook | LaunchKind::TensorBoard),
-        "notebook_idle_type" => kind != LaunchKind::Notebook,
+        "notebook_idle_type" | "kernel_idle_timeout" => kind != LaunchKind::Notebook,
         _ => false,
     };
     for key in [
@@ -56,6 +56,7 @@ pub(crate) fn for_kind(findings: &mut Findings, kind: LaunchKind, root: &mut Nod
         "inherit_mounts",
         "idle_timeout",
         "notebook_idle_type",
+        "kernel_idle_timeout",
     ] {
         if let Some(given) = root.get(key).filter(|_| ignored(key)) {
             let says_nothing = findings

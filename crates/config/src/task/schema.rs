@@ -45,6 +45,10 @@ keys! {
         /// What keeps a notebook from being idle.
         notebook_idle_type: NotebookIdleType = Kind::Choice(&["kernels_or_terminals", "kernel_connections", "activity"]),
             or("\"kernels_or_terminals\"");
+        /// How long a kernel of a notebook may execute nothing until it is shut down, also while a page is connected to it.
+        /// Unless given, or with `0s`, kernels stay.
+        #[serde(default)]
+        kernel_idle_timeout: Option<String> = Kind::Duration, clears;
         /// Whether the scripts of the task log in detail.
         debug: bool = Kind::Bool, or("false");
         /// What is measured of the task.

@@ -10,6 +10,7 @@ mod steering;
 mod tensorboard;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use det_authz::{Kind, Permission};
 use det_config::MasterConfig;
@@ -227,7 +228,12 @@ impl Launches {
 fn idle_seconds(config: &TaskConfig, kind: LaunchKind, master: &MasterConfig) -> Option<u32> {
     let (notebook, tensorboard) = (master.notebook_timeout, master.tensorboard_timeout);
     let timeout = config.effective_idle_timeout(kind, notebook, tensorboard)?;
-    Some(u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX).max(1))
+    Some(whole_seconds(timeout))
+}
+
+/// A time in seconds, at least one.
+fn whole_seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1)
 }
 
 /// The archive of a list of files; `None` = there are none.

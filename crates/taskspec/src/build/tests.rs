@@ -63,6 +63,7 @@ fn notebook() -> TaskFacts {
         private_key: "KEY".into(),
         idle_timeout: Some(60),
         idle_type: NotebookIdleType::KernelConnections,
+        kernel_idle_timeout: None,
     }))
 }
 

@@ -71,6 +71,7 @@ impl Setup {
                 agent_id: "a",
                 devices: &[],
                 proxies: &ProxyOptions::default(),
+                debug: false,
                 tls: &TlsOptions {
                     master_cert: Some(cert),
                     ..TlsOptions::default()

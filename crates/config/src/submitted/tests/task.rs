@@ -78,6 +78,7 @@ fn an_empty_document_gets_every_default() {
             "inherit_mounts": false,
             "idle_timeout": null,
             "notebook_idle_type": "kernels_or_terminals",
+            "kernel_idle_timeout": null,
             "debug": false,
             "profiling": {"enabled": false},
             "slurm": {},

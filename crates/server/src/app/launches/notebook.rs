@@ -4,7 +4,7 @@ use det_config::MasterConfig;
 use det_config::task::{LaunchKind, TaskConfig};
 use det_taskspec::{NOTEBOOK_CERTIFICATE_NAME, NotebookDetails};
 
-use super::idle_seconds;
+use super::{idle_seconds, whole_seconds};
 use crate::auth::new_token;
 use crate::error::{AppError, AppResult};
 
@@ -27,5 +27,6 @@ pub(super) fn new_details(
         private_key: made.signing_key.serialize_pem(),
         idle_timeout: idle_seconds(config, LaunchKind::Notebook, master),
         idle_type: config.notebook_idle_type,
+        kernel_idle_timeout: config.effective_kernel_idle_timeout().map(whole_seconds),
     })
 }
