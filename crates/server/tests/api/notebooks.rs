@@ -42,7 +42,9 @@ async fn a_notebook_starts_with_its_token_certificate_and_idle_check() {
     let cluster = Cluster::start().await;
     let ada = user(&cluster, "ada").await;
     let mut agent = cluster.agent("a1", 2).await;
-    let config = json!({"idle_timeout": "90s", "notebook_idle_type": "activity"});
+    let config = json!({
+        "idle_timeout": "90s", "notebook_idle_type": "activity", "kernel_idle_timeout": "10m",
+    });
     let (id, made) = launch(&ada, config).await;
     let address = made["notebook"]["serviceAddress"].as_str().unwrap();
     let token = address
@@ -61,14 +63,16 @@ async fn a_notebook_starts_with_its_token_certificate_and_idle_check() {
         (check.idle_type, check.every_seconds),
         (NotebookIdleType::Activity, 30)
     );
-    let certificate = |spec: &ContainerSpec| {
-        let file = spec
-            .script
-            .files
-            .iter()
-            .find(|file| file.path.ends_with("jupyterCert.pem"));
+    let file = |spec: &ContainerSpec, name: &str| {
+        let mut files = spec.script.files.iter();
+        let file = files.find(|file| file.path.ends_with(name));
         file.unwrap().content.clone()
     };
+    let certificate = |spec: &ContainerSpec| file(spec, "jupyterCert.pem");
+    let shuts_kernels_down = |spec: &ContainerSpec| {
+        file(spec, "jupyter_server_config.py").contains("cull_idle_timeout = 600")
+    };
+    assert!(shuts_kernels_down(&spec));
     assert!(certificate(&spec).starts_with("-----BEGIN CERTIFICATE-----"));
 
     // Each has its own, and without a timeout it is not checked whether it is in use.
@@ -77,6 +81,7 @@ async fn a_notebook_starts_with_its_token_certificate_and_idle_check() {
     assert_ne!(certificate(&other), certificate(&spec));
     assert_ne!(variable(&other, "DET_NOTEBOOK_TOKEN"), Some(token));
     assert_eq!(other.script.idle_check, None);
+    assert!(!shuts_kernels_down(&other));
     cluster.stop_unchecked().await;
 }
 
