@@ -56,7 +56,10 @@ def engine_on(host: Host, runtime: str, image: str) -> Iterator[list[str]]:
         settings = '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
         (root / "conf").write_text(settings + '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n')
         argv = ["env", f"CONTAINERS_CONF={root}/conf", "podman", f"--root={root}/data", f"--runroot={root}/run"]
-        argv += ["system", "service", "--time=0", f"unix://{socket}"]
+        # It reads the images of the usual one where they are.
+        ask = [client, "-H", f"unix://{podman_socket('podman')}", "info", "--format", "{{.DockerRootDir}}"]
+        usual = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+        argv += [f"--storage-opt=overlay.imagestore={usual}", "system", "service", "--time=0", f"unix://{socket}"]
     with log.open("wb") as out:
         argv = [*host.prefix, *argv]
         engine = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
@@ -66,11 +69,11 @@ def engine_on(host: Host, runtime: str, image: str) -> Iterator[list[str]]:
 
     try:
         wait_for("the engine of the other host", answers, within=30, seen=lambda: tail(log))
-        usual = [] if runtime == "docker" else ["-H", f"unix://{podman_socket('podman')}"]
-        with subprocess.Popen([client, *usual, "save", image], stdout=subprocess.PIPE) as saved:
-            load = [client, "-H", f"unix://{socket}", "load"]
-            subprocess.run(load, stdin=saved.stdout, check=True, capture_output=True)
-        assert saved.returncode == 0
+        if runtime == "docker":
+            with subprocess.Popen([client, "save", image], stdout=subprocess.PIPE) as saved:
+                load = [client, "-H", f"unix://{socket}", "load"]
+                subprocess.run(load, stdin=saved.stdout, check=True, capture_output=True)
+            assert saved.returncode == 0
         yield ["env", found_by]
     finally:
         engine.terminate()
