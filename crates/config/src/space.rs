@@ -86,6 +86,9 @@ const TYPES: &[(&str, &[(&str, bool)])] = &[
     ("categorical", &[("vals", true)]),
 ];
 
+/// Keys by which a map looks like a hyperparameter that varies.
+const RANGE_KEYS: [&str; 3] = ["minval", "maxval", "vals"];
+
 /// Checks the value of `hyperparameters`.
 pub(crate) fn check(walk: &mut Walk, node: &mut Node) {
     group(walk.findings, node);
@@ -115,6 +118,17 @@ fn parameter(findings: &mut Findings, node: &Node) -> Option<Hyperparameter> {
         return Some(Hyperparameter::Const(node.to_value()));
     };
     let Some(kind) = members.get("type") else {
+        // Legal, as every map is, and hardly ever meant.
+        let range = RANGE_KEYS.iter().find(|key| members.contains_key(**key));
+        if let Some(key) = range {
+            findings.warn(
+                node.at.as_ref(),
+                format!(
+                    "is a group of constants although it has \"{key}\": only with a \"type\" (const, int, double, log or \
+                     categorical) is it a hyperparameter that varies"
+                ),
+            );
+        }
         return Some(Hyperparameter::Group(group(findings, node)));
     };
     let Some((name, keys)) = TYPES.iter().find(|(name, _)| kind.text() == Some(name)) else {
@@ -203,7 +217,7 @@ fn typed<'n>(
             let maxval = given("maxval").and_then(|node| integer(findings, "maxval", node));
             let count = count(findings, given("count"));
             let (minval, maxval) = (minval?, maxval?);
-            ordered(findings, at, minval < maxval)?;
+            ordered(findings, at, &minval, &maxval)?;
             Some(Hyperparameter::Int {
                 minval,
                 maxval,
@@ -216,7 +230,7 @@ fn typed<'n>(
             let count = count(findings, given("count"));
             let base = given("base").and_then(|node| number(findings, "base", node));
             let (minval, maxval) = (minval?, maxval?);
-            ordered(findings, at, minval < maxval)?;
+            ordered(findings, at, &minval, &maxval)?;
             if name == "double" {
                 drawable(findings, at, range_problem(minval, maxval))?;
                 return Some(Hyperparameter::Double {
@@ -245,11 +259,20 @@ fn typed<'n>(
     }
 }
 
-fn ordered(findings: &mut Findings, at: Option<&Position>, ordered: bool) -> Option<()> {
-    if !ordered {
-        findings.error(at, "\"minval\" must be below \"maxval\"");
+fn ordered<N: PartialOrd + std::fmt::Display>(
+    findings: &mut Findings,
+    at: Option<&Position>,
+    minval: &N,
+    maxval: &N,
+) -> Option<()> {
+    if minval < maxval {
+        return Some(());
     }
-    ordered.then_some(())
+    findings.error(
+        at,
+        format!("\"minval\" must be below \"maxval\", and {minval} is not below {maxval}"),
+    );
+    None
 }
 
 fn drawable(findings: &mut Findings, at: Option<&Position>, problem: Option<String>) -> Option<()> {

@@ -342,6 +342,24 @@ fn warned(text: &str, expected: &str) -> ExperimentConfig {
 }
 
 #[test]
+fn a_range_without_a_type_is_a_group_of_constants_with_a_warning() {
+    for range in [
+        "{typ: int, minval: 0, maxval: 1}",
+        "{minval: 0, maxval: 1, count: 3}",
+        "{vals: [1, 2]}",
+    ] {
+        let text = with(&format!("hyperparameters:\n  lr: {range}"));
+        warned(
+            &text,
+            "hyperparameters.lr: is a group of constants although it has",
+        );
+    }
+    let group = with("hyperparameters:\n  net: {layers: 3, width: 8}");
+    let submitted = Submitted::parse(Experiment, &group).unwrap();
+    assert_eq!(submitted.warnings, []);
+}
+
+#[test]
 fn older_forms_of_a_search_are_translated_with_a_warning() {
     let config = warned(
         &searching("  name: adaptive_asha\n  max_trials: 4\n  max_length: {epochs: 9}"),

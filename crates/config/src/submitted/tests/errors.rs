@@ -493,7 +493,7 @@ fn hyperparameters_are_checked_to_the_leaf() {
     for (space, expected) in [
         (
             "{type: int, minval: 2, maxval: 2}",
-            "<config>.hyperparameters.x: \"minval\" must be below \"maxval\" (line 3)",
+            "<config>.hyperparameters.x: \"minval\" must be below \"maxval\", and 2 is not below 2 (line 3)",
         ),
         (
             "{type: int, minval: 1.5, maxval: 2}",
