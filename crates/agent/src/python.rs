@@ -11,6 +11,8 @@ use crate::data_dir::{make_private_dir, write_atomically};
 
 /// The longest wait for an interpreter to report whether it has a package.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Characters of what an interpreter printed as its error that are shown at most.
+const MOST_OF_ERROR: usize = 200;
 
 /// The Python settings of a process task's sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -64,7 +66,26 @@ pub(crate) async fn prepare(
     };
     let about = match &interpreter {
         Some(interpreter) => ask(interpreter).await,
-        None => About::default(),
+        None => Ok(About::default()),
+    };
+    let about = match (about, configured.is_some()) {
+        (Ok(about), _) => about,
+        (Err(reason), true) => {
+            return Err(PythonError::Unusable {
+                path: interpreter.unwrap_or_default(),
+                reason,
+            });
+        }
+        // It is not configured, and tasks may bring their own.
+        (Err(reason), false) => {
+            let interpreter = interpreter.clone().unwrap_or_default();
+            tracing::warn!(
+                interpreter = %interpreter.display(),
+                reason,
+                "the python3 on PATH cannot be asked for its packages"
+            );
+            About::default()
+        }
     };
     let dir = match (configured, &interpreter) {
         (None, Some(found)) => match about.behind(found) {
@@ -177,9 +198,8 @@ impl About {
     }
 }
 
-/// Runs the interpreter to ask it. One that does not answer counts as having no package: a second copy on the path is
-/// harmless, a missing one is not.
-async fn ask(interpreter: &Path) -> About {
+/// Runs the interpreter to ask it. `Err` = it does not answer as a Python interpreter does, and why, for users.
+async fn ask(interpreter: &Path) -> Result<About, String> {
     const ASK: &str = "import importlib.util, os, sys; \
                        print('executable:' + sys.executable); \
                        paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sys.path[1:]}; \
@@ -192,33 +212,39 @@ async fn ask(interpreter: &Path) -> About {
         .env_remove("PYTHONPATH")
         .current_dir("/")
         .stdin(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
         .kill_on_drop(true);
-    match tokio::time::timeout(PATIENCE, command.output()).await {
-        Ok(Ok(output)) => {
-            let said = String::from_utf8_lossy(&output.stdout);
-            let paths = said.lines().filter(|line| line.starts_with('/'));
-            let mut executable = said
-                .lines()
-                .filter_map(|line| line.strip_prefix("executable:"));
-            About {
-                has_determined: output.status.success(),
-                directories: paths.map(PathBuf::from).collect(),
-                executable: executable
-                    .next()
-                    .filter(|path| path.starts_with('/'))
-                    .map(PathBuf::from),
-            }
-        }
-        Ok(Err(error)) => {
-            tracing::warn!(interpreter = %interpreter.display(), %error, "cannot ask the Python interpreter for its packages");
-            About::default()
-        }
+    let output = match tokio::time::timeout(PATIENCE, command.output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) => return Err(error.to_string()),
         Err(_) => {
-            tracing::warn!(interpreter = %interpreter.display(), "the Python interpreter did not answer whether it has our package");
-            About::default()
+            return Err(format!(
+                "it did not answer a question of two lines within {} s",
+                PATIENCE.as_secs()
+            ));
         }
-    }
+    };
+    let answer = String::from_utf8_lossy(&output.stdout);
+    let executable = answer
+        .lines()
+        .find_map(|line| line.strip_prefix("executable:"));
+    let Some(executable) = executable else {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let last = errors.trim_end().lines().last().unwrap_or_default();
+        let last: String = last.chars().take(MOST_OF_ERROR).collect();
+        return Err(match last.as_str() {
+            "" => format!("it does not run Python code ({})", output.status),
+            last => format!("it does not run Python code ({}: {last})", output.status),
+        });
+    };
+    let paths = answer.lines().filter(|line| line.starts_with('/'));
+    Ok(About {
+        has_determined: output.status.success(),
+        directories: paths.map(PathBuf::from).collect(),
+        executable: Some(executable)
+            .filter(|path| path.starts_with('/'))
+            .map(PathBuf::from),
+    })
 }
 
 #[cfg(test)]
@@ -278,11 +304,30 @@ mod tests {
             &shim,
             &format!("#!/bin/sh\nexec {} \"$@\"\n", real.display()),
         );
-        assert_eq!(ask(&shim).await.behind(&shim), Some(&*real));
-        assert_eq!(ask(&real).await.behind(&real), None);
-        let silent = root.path().join("silent/python3");
-        program(&silent, "#!/bin/sh\n");
-        assert_eq!(ask(&silent).await.behind(&silent), None);
+        assert_eq!(ask(&shim).await.unwrap().behind(&shim), Some(&*real));
+        assert_eq!(ask(&real).await.unwrap().behind(&real), None);
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_no_python_is_refused_where_it_was_named() {
+        let root = tempfile::tempdir().unwrap();
+        for (name, text, reason) in [
+            ("silent", "", "it does not run Python code (exit status: 0)"),
+            (
+                "loud",
+                "echo hello; echo wrong option >&2; exit 2\n",
+                "(exit status: 2: wrong option)",
+            ),
+        ] {
+            let python = root.path().join(name).join("python3");
+            program(&python, &format!("#!/bin/sh\n{text}"));
+            let refused = prepare(Some(&python), None, root.path()).await;
+            let message = refused.unwrap_err().to_string();
+            assert!(
+                message.contains("is not a Python interpreter") && message.contains(reason),
+                "{message}"
+            );
+        }
     }
 
     #[tokio::test]
@@ -290,7 +335,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         for (exit, expected) in [(0, None), (3, Some("/opt/ours".to_owned()))] {
             let python = root.path().join(format!("env{exit}/python3"));
-            program(&python, &format!("#!/bin/sh\nexit {exit}\n"));
+            program(
+                &python,
+                &format!("#!/bin/sh\necho executable:$0\nexit {exit}\n"),
+            );
             let prepared = prepare(Some(&python), Some(Path::new("/opt/ours")), root.path())
                 .await
                 .unwrap();

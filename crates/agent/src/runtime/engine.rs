@@ -125,6 +125,15 @@ pub(crate) enum EngineError {
         login: String,
         reason: String,
     },
+    #[error(
+        "cannot pull image \"{image}\": its registry \"{registry}\" was not reached: {reason}; the names and the network of the \
+         engine's host decide that, not a login"
+    )]
+    Registry {
+        image: String,
+        registry: String,
+        reason: String,
+    },
     #[error("cannot {action}: {reason}")]
     Refused {
         action: &'static str,
@@ -265,14 +274,11 @@ impl Engine {
         let mut messages = Box::pin(self.docker.create_image(
             Some(options),
             None,
-            login.credentials,
+            login.credentials.clone(),
         ));
         while let Some(message) = messages.next().await {
-            let message = message.map_err(|fault| EngineError::Pull {
-                image: reference.clone(),
-                login: login.origin.clone(),
-                reason: sentence(&fault),
-            })?;
+            let message =
+                message.map_err(|fault| pull::failed(&reference, &login, sentence(&fault)))?;
             if let Some(line) = progress.update(&message, Instant::now()) {
                 say(format!("pulling image \"{reference}\": {line}"));
             }

@@ -8,6 +8,7 @@ use bollard::auth::DockerCredentials;
 use bollard::models::CreateImageInfo;
 use det_taskspec::RegistryAuth;
 
+use super::engine::EngineError;
 use super::logins;
 
 /// The shortest time between two progress lines of a pull.
@@ -71,6 +72,35 @@ pub(super) async fn login(
     Login {
         credentials,
         origin,
+    }
+}
+
+/// What engines print when they do not reach a registry, in lower case.
+const UNREACHED: [&str; 8] = [
+    "connection refused",
+    "i/o timeout",
+    "name resolution",
+    "network is unreachable",
+    "no route to host",
+    "no such host",
+    "server misbehaving",
+    "tls handshake timeout",
+];
+
+/// Why a pull failed. A registry that was not reached has not looked at any login, so none is mentioned.
+pub(super) fn failed(reference: &str, login: &Login, reason: String) -> EngineError {
+    let text = reason.to_ascii_lowercase();
+    if UNREACHED.iter().any(|part| text.contains(part)) {
+        return EngineError::Registry {
+            image: reference.to_owned(),
+            registry: registry(reference).to_owned(),
+            reason,
+        };
+    }
+    EngineError::Pull {
+        image: reference.to_owned(),
+        login: login.origin.clone(),
+        reason,
     }
 }
 
@@ -211,6 +241,29 @@ mod tests {
         ] {
             assert_eq!(registry(image), host, "{image}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_registry_that_was_not_reached_has_looked_at_no_login() {
+        let login = login("reg.example/x", None, None).await;
+        let of = |reason: &str| failed("reg.example/x:1", &login, reason.to_owned()).to_string();
+        for reason in [
+            "Get \"https://reg.example/v2/\": dial tcp: lookup reg.example on 10.0.0.2:53: no such host",
+            "dial tcp 10.0.0.1:443: connect: Connection refused",
+        ] {
+            let message = of(reason);
+            assert!(
+                message.contains("registry \"reg.example\" was not reached: ")
+                    && message.contains(reason)
+                    && !message.contains("environment.registry_auth"),
+                "{message}"
+            );
+        }
+        let refused = of("unauthorized: authentication required");
+        assert!(
+            refused.contains("without a login (there is none for"),
+            "{refused}"
+        );
     }
 
     #[test]
