@@ -132,7 +132,33 @@ pub enum AllocationExit {
     Infrastructure {
         /// What failed, for users.
         reason: String,
+        /// Whether the work may have caused it.
+        #[serde(default, skip_serializing_if = "Blame::is_possible")]
+        blame: Blame,
     },
+}
+
+/// Whether work may itself have caused that its place runs it no longer. Rows of masters that made no difference are read as
+/// if it may, as those masters read all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blame {
+    /// A host or a container that ran it is lost: the work may be what takes it down.
+    #[default]
+    Possible,
+    /// An agent was stopped with its tasks, a place or a slot was disabled, or the place was lost before anything of the work
+    /// had started.
+    Excluded,
+}
+
+impl Blame {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde hands out references"
+    )]
+    fn is_possible(&self) -> bool {
+        *self == Self::Possible
+    }
 }
 
 /// One member, as its row has it.
@@ -231,7 +257,7 @@ impl AllocationState {
             ),
             (State::Pending, Event::Infrastructure(reason)) => Step::to(
                 State::Terminated {
-                    exit: AllocationExit::Infrastructure { reason },
+                    exit: ordered(reason),
                 },
                 [Do::End],
             ),
@@ -271,7 +297,7 @@ impl AllocationState {
             (
                 State::Starting(_) | State::Ready | State::Preempting | State::Saving,
                 Event::Infrastructure(reason),
-            ) => kill(AllocationExit::Infrastructure { reason }),
+            ) => kill(ordered(reason)),
 
             (
                 state @ (State::Starting(_) | State::Ready),
@@ -415,6 +441,14 @@ fn after_change(state: State, members: &[Member]) -> Step<State, Do> {
     }
 }
 
+/// What it means that its place was ordered to run it no longer.
+fn ordered(reason: String) -> AllocationExit {
+    AllocationExit::Infrastructure {
+        reason,
+        blame: Blame::Excluded,
+    }
+}
+
 /// What the ends of members mean for the allocation; `None` while no member has ended that counts.
 fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
     let exits = || {
@@ -439,13 +473,18 @@ fn verdict(state: &State, members: &[Member]) -> Option<AllocationExit> {
             MemberExit::Infrastructure(reason) => {
                 return Some(AllocationExit::Infrastructure {
                     reason: reason.clone(),
+                    blame: if *state == State::Starting(Phase::Assigned) {
+                        Blame::Excluded
+                    } else {
+                        Blame::Possible
+                    },
                 });
             }
             MemberExit::Killed => {
-                return Some(AllocationExit::Infrastructure {
-                    reason: "its agent or node was stopped, or gave the task up, and ended its container"
+                return Some(ordered(
+                    "its agent or node was stopped, or gave the task up, and ended its container"
                         .into(),
-                });
+                ));
             }
             MemberExit::Success | MemberExit::Failed(_) => {}
         }
@@ -593,6 +632,25 @@ mod tests {
                 changed(vec![ended(MemberExit::Killed), ended(MemberExit::Killed)]),
             ),
         ]
+    }
+
+    #[test]
+    fn work_that_has_not_started_is_not_to_blame_for_the_loss_of_its_place() {
+        let lost = [ended(MemberExit::Infrastructure("agent lost".into()))];
+        for (state, expected) in [
+            (State::Starting(Phase::Assigned), Blame::Excluded),
+            (State::Starting(Phase::Running), Blame::Possible),
+            (State::Ready, Blame::Possible),
+        ] {
+            let step = state.on(Event::MembersChanged, &lost);
+            let State::Terminated {
+                exit: AllocationExit::Infrastructure { blame, .. },
+            } = step.state
+            else {
+                panic!("{:?}", step.state);
+            };
+            assert_eq!(blame, expected);
+        }
     }
 
     #[test]

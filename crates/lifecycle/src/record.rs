@@ -216,6 +216,8 @@ words! {
         LogHeld = "log_held",
         /// Its code reported and wrote nothing for too long; the record contains what its processes did.
         Silent = "silent",
+        /// It does not report the metric by which its search decides.
+        MetricMissing = "metric_missing",
         /// An agent connected.
         Connected = "connected",
         /// The connection to an agent ended.

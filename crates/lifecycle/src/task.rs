@@ -114,7 +114,7 @@
 use det_taskspec::TaskKind;
 use serde::{Deserialize, Serialize};
 
-use crate::allocation::AllocationExit;
+use crate::allocation::{AllocationExit, Blame};
 use crate::{Refused, Step};
 
 /// Where a task is in its life.
@@ -314,7 +314,7 @@ impl TaskState {
     }
 
     /// How many attempts in a row the platform has lost of a task with this policy, now that one has ended like this in
-    /// this state; `before` is the count until then. One that was on its way out anyway does not count. It stays 0 where
+    /// this state; `before` is the count until then. One that was on its way out anyway, or whose place was ordered to stop, does not count. It stays 0 where
     /// nothing depends on it.
     pub fn losses(self, before: u32, exit: &AllocationExit, policy: RestartPolicy) -> u32 {
         match (policy, self, exit) {
@@ -323,9 +323,20 @@ impl TaskState {
             (
                 RestartPolicy::WhenReleased,
                 State::Queued | State::Running,
-                AllocationExit::Infrastructure { .. },
+                AllocationExit::Infrastructure {
+                    blame: Blame::Possible,
+                    ..
+                },
             ) => before.saturating_add(1),
             (
+                RestartPolicy::WhenReleased,
+                State::Queued | State::Running,
+                AllocationExit::Infrastructure {
+                    blame: Blame::Excluded,
+                    ..
+                },
+            )
+            | (
                 RestartPolicy::WhenReleased,
                 State::Suspended | State::Stopping(_) | State::Ended(_),
                 AllocationExit::Infrastructure { .. },
@@ -545,7 +556,13 @@ mod tests {
         [
             ("done", AllocationExit::Completed),
             ("failed", AllocationExit::Failed { reason: reason() }),
-            ("lost", AllocationExit::Infrastructure { reason: reason() }),
+            (
+                "lost",
+                AllocationExit::Infrastructure {
+                    reason: reason(),
+                    blame: Blame::Possible,
+                },
+            ),
             ("released", AllocationExit::Released),
         ]
     }
@@ -663,6 +680,18 @@ mod tests {
         }
         for (exit, expected) in [(&completed, 4), (&failed, 4), (&lost, 5), (&released, 0)] {
             assert_eq!(State::Running.losses(4, exit, policy), expected);
+        }
+        // Its agent was stopped: an order shows nothing about the task.
+        let reason = "its agent was stopped".to_owned();
+        let ordered = AllocationExit::Infrastructure {
+            reason,
+            blame: Blame::Excluded,
+        };
+        for before in [0, 4, MAX_LOSSES] {
+            assert_eq!(State::Running.losses(before, &ordered, policy), before);
+            let ended = Event::AttemptEnded(ordered.clone());
+            let step = State::Running.on(ended, policy, before).unwrap();
+            assert_eq!(step.state, State::Queued, "after {before} losses");
         }
         // It was asked to end: what ended it in the meantime takes nothing from it.
         let stopping = State::Stopping(Stop::Requeue);

@@ -395,6 +395,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::allocation::Blame;
     use crate::table;
 
     const STATES: [(&str, State); 11] = [
@@ -429,6 +430,7 @@ mod tests {
     fn lost() -> AllocationExit {
         AllocationExit::Infrastructure {
             reason: "agent lost".into(),
+            blame: Blame::Possible,
         }
     }
 

@@ -14,7 +14,8 @@ use det_taskspec::TaskKind;
 use serde_json::json;
 
 use crate::{
-    Allocation, Cause, Container, Effect, Mutant, Record, Refused, Rows, Scene, Topic, tasks,
+    Allocation, Cause, Container, Effect, LogLevel, Mutant, Record, Refused, Rows, Scene, Topic,
+    tasks,
 };
 
 /// Why an allocation ended whose code came to its end; scripts look for it in logs.
@@ -205,21 +206,25 @@ fn end<R: Rows>(
     row.preempt_deadline = None;
     // Texts of places: what a database cannot hold must not keep an end from being stored.
     let clean = |text: &str| text.replace('\0', "\\0");
-    let text = match &exit {
-        AllocationExit::Completed => EXITED_WELL.to_owned(),
-        AllocationExit::Released => match (row.exit_reason.take(), &cause.reason) {
-            (Some(reason), _) => reason,
-            (None, Some(reason)) => format!("its slots were given back: {reason}"),
-            (None, None) => "its slots were given back".to_owned(),
-        },
-        AllocationExit::Failed { reason } => clean(reason),
-        AllocationExit::Infrastructure { reason } if row.kind == TaskKind::Trial => {
-            format!("{} (not charged to the trial)", clean(reason))
+    let (level, text) = match &exit {
+        AllocationExit::Completed => (LogLevel::Info, EXITED_WELL.to_owned()),
+        AllocationExit::Released => (
+            LogLevel::Info,
+            match (row.exit_reason.take(), &cause.reason) {
+                (Some(reason), _) => reason,
+                (None, Some(reason)) => format!("its slots were given back: {reason}"),
+                (None, None) => "its slots were given back".to_owned(),
+            },
+        ),
+        AllocationExit::Failed { reason } => (LogLevel::Error, clean(reason)),
+        AllocationExit::Infrastructure { reason, .. } if row.kind == TaskKind::Trial => {
+            let text = format!("{} (not charged to the trial)", clean(reason));
+            (LogLevel::Warning, text)
         }
-        AllocationExit::Infrastructure { reason } => {
+        AllocationExit::Infrastructure { reason, .. } => {
             match tasks::after_loss(scene, &row.task_id, &exit) {
-                Some(then) => format!("{} ({then})", clean(reason)),
-                None => clean(reason),
+                Some((level, then)) => (level, format!("{} ({then})", clean(reason))),
+                None => (LogLevel::Error, clean(reason)),
             }
         }
     };
@@ -227,7 +232,7 @@ fn end<R: Rows>(
     scene.rows.update_allocation(row);
     scene.effect(Effect::AllocationEnded(row.id.clone()));
     let line = format!("Allocation {} ended: {text}", row.id);
-    scene.log(&row.task_id, Some(&row.id), line);
+    scene.log_at(level, &row.task_id, Some(&row.id), line);
     let cause = Cause {
         actor: cause.actor.clone(),
         reason: Some(text.into()),

@@ -11,6 +11,17 @@ use det_lifecycle::unmanaged::UnmanagedState;
 
 use crate::Cause;
 
+/// How much a line of the master's own in a task's log matters to its readers, who filter by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    /// The usual course of things, and what users asked for.
+    Info,
+    /// Something went wrong, and the task goes on; or it goes on otherwise than was wanted.
+    Warning,
+    /// A task, or an attempt of its code, failed.
+    Error,
+}
+
 /// Something to do. Each may be carried out twice when a transaction is repeated.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
@@ -22,6 +33,8 @@ pub enum Effect {
         task_id: TaskId,
         /// The attempt that it concerns.
         allocation_id: Option<AllocationId>,
+        /// How much it matters.
+        level: LogLevel,
         /// One line of text that users read.
         text: String,
     },

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use det_ids::{AllocationId, Micros, TaskId, TrialId};
 use det_lifecycle::record::{ActorName, Subject};
-pub use effect::{Effect, NewTrial, Record, Topic};
+pub use effect::{Effect, LogLevel, NewTrial, Record, Topic};
 pub use event::{Continuation, Event, Need, Placed};
 pub use fallback::{Prospects, Seeker, SentOn};
 pub use idle::{IdleClock, IdleClocks, Watched, counts_idle};
@@ -451,10 +451,22 @@ impl<R: Rows> Scene<'_, R> {
         self.effect(Effect::Record(record));
     }
 
+    /// Adds a line about the usual course of things to a task's log.
     fn log(&mut self, task_id: &TaskId, allocation_id: Option<&AllocationId>, text: String) {
+        self.log_at(LogLevel::Info, task_id, allocation_id, text);
+    }
+
+    fn log_at(
+        &mut self,
+        level: LogLevel,
+        task_id: &TaskId,
+        allocation_id: Option<&AllocationId>,
+        text: String,
+    ) {
         self.effect(Effect::Log {
             task_id: task_id.clone(),
             allocation_id: allocation_id.cloned(),
+            level,
             text,
         });
     }

@@ -8,7 +8,7 @@ use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use serde_json::json;
 
-use crate::{Cause, Record, Rows, Scene, Task, Topic};
+use crate::{Cause, LogLevel, Record, Rows, Scene, Task, Topic};
 
 /// A line of a log that a log policy matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) fn matched<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId, matches: V
                     "The log policy \"{}\" matched: this trial is not restarted after a failure",
                     found.policy
                 );
-                scene.log(id, found.allocation_id.as_ref(), text);
+                scene.log_at(LogLevel::Warning, id, found.allocation_id.as_ref(), text);
                 findings.retries_canceled_by = Some(found.policy);
             }
             Some(LogAction::ExcludeNode) => exclude(scene, id, found, &mut findings),
@@ -87,7 +87,7 @@ fn exclude<R: Rows>(
                  trial avoid that place",
                 found.policy
             );
-            scene.log(id, found.allocation_id.as_ref(), text);
+            scene.log_at(LogLevel::Warning, id, found.allocation_id.as_ref(), text);
         }
     }
 }

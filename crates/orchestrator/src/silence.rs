@@ -10,7 +10,7 @@ use det_lifecycle::record::{EventKind, Subject};
 use serde_json::json;
 
 use crate::hang::{Finding, Rank};
-use crate::{Cause, Record, Rows, Scene};
+use crate::{Cause, LogLevel, Record, Rows, Scene};
 
 /// The least time between two silences of an attempt that are reported: code that writes a line now and then would fill its
 /// log and the record of events with them.
@@ -206,7 +206,7 @@ pub(crate) fn found<R: Rows>(
         detail: Some(detail.to_string()),
     });
     for line in lines(&reason, finding) {
-        scene.log(&row.task_id, Some(id), line);
+        scene.log_at(LogLevel::Warning, &row.task_id, Some(id), line);
     }
 }
 

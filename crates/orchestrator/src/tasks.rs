@@ -1,7 +1,7 @@
 //! What follows for a task. All of a task's attempts are requested here, and all end here, whatever the task's kind.
 
 use det_ids::TaskId;
-use det_lifecycle::allocation::{AllocationEvent, AllocationExit, AllocationState};
+use det_lifecycle::allocation::{AllocationEvent, AllocationExit, AllocationState, Blame};
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::{
@@ -11,8 +11,8 @@ use det_lifecycle::trial::TrialEvent;
 use det_taskspec::TaskKind;
 
 use crate::{
-    Allocation, Cause, Event, Record, Refused, Rows, Scene, Task, Topic, Unreadable, allocations,
-    trials,
+    Allocation, Cause, Event, LogLevel, Record, Refused, Rows, Scene, Task, Topic, Unreadable,
+    allocations, trials,
 };
 
 fn known<R: Rows>(scene: &Scene<'_, R>, id: &TaskId) -> Result<Task, Refused> {
@@ -147,21 +147,34 @@ fn notify_attempt<R: Rows>(
 }
 
 /// What the loss of an attempt means for its task, for users, where that is not the task's end for a reason of its own:
-/// `it is queued again, loss 2 of at most 5 in a row`. Called before the task is notified of the end.
+/// `it is queued again: loss 2 of at most 5 in a row`, and how much that matters. Called before the task is notified of the end.
 pub(crate) fn after_loss<R: Rows>(
     scene: &Scene<'_, R>,
     id: &TaskId,
     exit: &AllocationExit,
-) -> Option<String> {
+) -> Option<(LogLevel, String)> {
     let task = scene.rows.task(id)?;
     let losses = task.state.losses(task.losses, exit, task.policy());
     if losses == task.losses {
-        return None;
+        let goes_on = task.policy() == RestartPolicy::WhenReleased
+            && matches!(task.state, TaskState::Queued | TaskState::Running);
+        return match exit {
+            AllocationExit::Infrastructure {
+                blame: Blame::Excluded,
+                ..
+            } if goes_on => {
+                let then = "it is queued again; not counted as a loss";
+                Some((LogLevel::Warning, then.to_owned()))
+            }
+            _ => None,
+        };
     }
     Some(if losses > MAX_LOSSES {
-        format!("not started again: {losses} attempts in a row were lost")
+        let then = format!("not started again: {losses} attempts in a row were lost");
+        (LogLevel::Error, then)
     } else {
-        format!("it is queued again: loss {losses} of at most {MAX_LOSSES} in a row")
+        let then = format!("it is queued again: loss {losses} of at most {MAX_LOSSES} in a row");
+        (LogLevel::Warning, then)
     })
 }
 

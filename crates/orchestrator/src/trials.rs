@@ -10,8 +10,8 @@ use det_searcher::{Event as SearchEvent, ExitReason};
 use det_taskspec::TaskKind;
 
 use crate::{
-    Cause, Effect, Event, Experiment, Mutant, Record, Refused, Rows, Scene, Task, Topic, Trial,
-    tasks,
+    Cause, Effect, Event, Experiment, LogLevel, Mutant, Record, Refused, Rows, Scene, Task, Topic,
+    Trial, tasks,
 };
 
 fn known<R: Rows>(scene: &Scene<'_, R>, id: TrialId) -> Result<(Trial, Experiment), Refused> {
@@ -96,7 +96,7 @@ pub(crate) fn on<R: Rows>(
         if let Some(why) = why {
             let restarts = quantity(history.restarts.into(), "restart");
             let text = format!("Not started again after {restarts}: {why}");
-            scene.log(&row.task_id, None, text);
+            scene.log_at(LogLevel::Error, &row.task_id, None, text);
         }
     }
     for effect in &step.effects {
@@ -108,7 +108,7 @@ pub(crate) fn on<R: Rows>(
                         "Restart {} of {max_restarts} (\"max_restarts\") follows this failure",
                         row.restarts
                     );
-                    scene.log(&row.task_id, None, text);
+                    scene.log_at(LogLevel::Warning, &row.task_id, None, text);
                 }
             }
             TrialEffect::ResetRestarts => row.restarts = 0,

@@ -5,7 +5,9 @@ use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{TaskEnd, TaskEvent};
 use det_lifecycle::unmanaged::{UnmanagedEffect, UnmanagedEvent, UnmanagedState, experiment_state};
 
-use crate::{Cause, Effect, Event, NewTrial, Record, Refused, Rows, Scene, Topic, Trial, tasks};
+use crate::{
+    Cause, Effect, Event, LogLevel, NewTrial, Record, Refused, Rows, Scene, Topic, Trial, tasks,
+};
 
 /// Code outside the cluster registers a trial of its experiment, under a name that no trial of it has yet.
 pub(crate) fn add<R: Rows>(
@@ -91,7 +93,7 @@ pub(crate) fn on<R: Rows>(
         let text = format!(
             "Trial {id} counts as lost: no heartbeat of its code came in time. A later one, or another start, revives it"
         );
-        scene.log(&row.task_id, None, text);
+        scene.log_at(LogLevel::Error, &row.task_id, None, text);
     }
     for effect in step.effects {
         // An end that takes the place of another one is noted anew.

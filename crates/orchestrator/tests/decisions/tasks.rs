@@ -186,6 +186,28 @@ fn a_preemptible_task_that_loses_its_place_is_queued_again_until_it_has_lost_too
 }
 
 #[test]
+fn an_agent_that_is_stopped_takes_no_loss_from_a_preemptible_task() {
+    let (mut world, id) = with_task(TaskKind::Generic);
+    // More often than it may be lost in a row.
+    for attempt in 1..=MAX_LOSSES + 1 {
+        let containers = world.task_runs_on(&id, &["a"]);
+        world.observe("a", &containers[0], exit(ContainerExit::Killed));
+        let task = &world.tasks[&id];
+        assert_eq!((task.state, task.losses), (TaskState::Queued, 0));
+        let reason = world.allocations[&id.allocation(attempt)]
+            .exit_reason
+            .clone()
+            .unwrap();
+        assert!(
+            reason.ends_with("(it is queued again; not counted as a loss)"),
+            "{reason}"
+        );
+    }
+    loses_its_place(&mut world, &id);
+    assert_eq!(world.tasks[&id].losses, 1);
+}
+
+#[test]
 fn an_attempt_that_gives_its_slots_back_starts_the_count_of_losses_anew() {
     let (mut world, id) = with_task(TaskKind::Generic);
     loses_its_place(&mut world, &id);

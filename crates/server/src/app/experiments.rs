@@ -9,7 +9,7 @@ use det_failpoints::failpoint;
 use det_ids::{ExperimentId, UserId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
-use det_orchestrator::Event;
+use det_orchestrator::{Event, LogLevel};
 use det_searcher::Search;
 use det_store::archives::{self, ArchiveOf};
 use det_store::events::NewEvent;
@@ -209,7 +209,8 @@ impl Experiments {
         if let Some(trial) = first {
             for warning in warnings {
                 let text = format!("Note on the configuration: {warning}");
-                self.context.write_line(tx, &trial.task_id, None, &text)?;
+                self.context
+                    .write_line(tx, &trial.task_id, None, (LogLevel::Warning, &text))?;
             }
         }
         Ok(())

@@ -68,6 +68,7 @@ use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::orchestration::Orchestration;
 use crate::app::ownership::{Ownership, ReportSubject};
+use crate::app::searched_metric;
 use crate::app::silences::{Received, Silences};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
@@ -323,15 +324,10 @@ impl Metrics {
         let event = validation(trial.request_id.clone(), metric, time);
         let unusable = matches!(event, SearchEvent::UnusableValidation { .. });
         if unusable && trial.notice.is_none() {
-            let wanted =
-                time_metric.map_or_else(String::new, |t| format!(" and the time metric \"{t}\""));
-            let notice = format!(
-                "a validation of this trial has no number for the searcher's metric \"{}\"{wanted}; it was recorded, \
-                 and the search decides nothing by it",
-                experiment.searcher_metric
-            );
-            trials::set_notice(&mut tx.conn(), trial_id, Some(&notice)).await?;
-            self.context.write_line(tx, &trial.task_id, None, &notice)?;
+            let metric = &experiment.searcher_metric;
+            let timeless = time_metric.as_deref().filter(|_| time == Some(None));
+            let notice = searched_metric::unusable(metric, timeless, report);
+            searched_metric::note(&self.context, tx, &trial, &notice).await?;
         }
         let id = experiment.id;
         self.orchestration

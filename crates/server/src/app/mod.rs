@@ -52,6 +52,7 @@ pub mod reload;
 pub mod renewal;
 pub mod restarts;
 pub mod scheduling;
+pub(crate) mod searched_metric;
 pub mod searches;
 pub mod services;
 pub(crate) mod silences;

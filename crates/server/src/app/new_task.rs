@@ -4,7 +4,7 @@ use det_config::task::TaskConfig;
 use det_ids::{TaskId, UserId, WorkspaceId};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::{Demand, TaskEvent, TaskState};
-use det_orchestrator::Event;
+use det_orchestrator::{Event, LogLevel};
 use det_store::WriteTx;
 use det_store::allocations::TaskRow;
 use det_store::archives::{self, ArchiveOf};
@@ -141,7 +141,7 @@ impl NewTask {
         orchestration.advance(tx, [resumed]).await?;
         for warning in &self.warnings {
             let text = format!("Note on the configuration: {warning}");
-            context.write_line(tx, &id, None, &text)?;
+            context.write_line(tx, &id, None, (LogLevel::Warning, &text))?;
         }
         Ok(())
     }

@@ -3,12 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
+use det_config::units::format_duration;
 use det_failpoints::failpoint;
 use det_ids::{ContainerId, Micros, PlaceId, WorkspaceId};
 use det_lifecycle::container::{Desired, Observed};
 use det_lifecycle::record::ActorName;
-use det_orchestrator::{Absence, Cause, Event, Place};
+use det_orchestrator::{Absence, Cause, Event, LogLevel, Place};
 use det_rm::{ContainerStart, Core, Fit, Health, Joined, NamespaceCore, Namespaces};
 use det_store::places::{self, PlaceRow};
 use det_store::{StoreError, WriteTx, namespaces};
@@ -149,7 +151,17 @@ impl Places {
                 Absence::Until(at) => next = Some(next.map_or(at.0, |n| n.min(at.0))),
                 Absence::TooLong(since) => {
                     let word = self.managers.place_word(&row.resource_pool);
-                    let reason = format!("{word} \"{}\" was away for too long", row.id);
+                    let whole = |micros: i64| {
+                        let seconds = u64::try_from(micros / 1_000_000).unwrap_or(0);
+                        format_duration(Duration::from_secs(seconds))
+                    };
+                    let reason = format!(
+                        "{word} \"{}\" was away for {}, and agent_reconnect_wait of resource pool \"{}\" is {}",
+                        row.id,
+                        whole(now.0.saturating_sub(since.0)),
+                        row.resource_pool,
+                        whole(patience),
+                    );
                     let given_up = Event::PlaceGivenUp {
                         place: row.id,
                         since: Some(since),
@@ -307,7 +319,12 @@ impl Core for Places {
             .write(move |tx| {
                 Box::pin(async move {
                     for (row, line) in lines {
-                        context.write_line(tx, &row.task_id, Some(&row.id), &line)?;
+                        context.write_line(
+                            tx,
+                            &row.task_id,
+                            Some(&row.id),
+                            (LogLevel::Info, &line),
+                        )?;
                     }
                     Ok(())
                 })

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use det_config::container::LogAction;
 use det_ids::{ExperimentId, PlaceId, TaskId};
-use det_orchestrator::{Event, LogMatch};
+use det_orchestrator::{Event, LogLevel, LogMatch};
 use det_store::allocations::ContainerRow;
 use det_store::logs::{LogLine, PackedLines};
 use det_store::{StoreError, WriteTx, allocations, experiments};
@@ -121,7 +121,7 @@ impl LogPolicies {
         let PatternMatches { found, left } = searched;
         if left > 0 {
             self.context
-                .write_line(tx, task_id, None, &not_applied(left))?;
+                .write_line(tx, task_id, None, (LogLevel::Warning, &not_applied(left)))?;
         }
         let mut matches = Vec::new();
         for MatchedLine {

@@ -14,6 +14,7 @@ use super::loading::Facts;
 use super::{Orchestration, PlacedRequest};
 use crate::app::configs::Configs;
 use crate::app::context::Context;
+use crate::app::searched_metric;
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::hub;
@@ -36,10 +37,11 @@ impl Orchestration {
             Effect::Log {
                 task_id,
                 allocation_id,
+                level,
                 text,
             } => {
                 let of = allocation_id.as_ref();
-                self.context.write_line(tx, &task_id, of, &text)?;
+                self.context.write_line(tx, &task_id, of, (level, &text))?;
             }
             Effect::Wake(topic) => {
                 if let Topic::Backlog(id) = topic {
@@ -77,6 +79,7 @@ impl Orchestration {
             Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id).await?,
             Effect::RunStarted(id) => (self.run_changed)(id),
             Effect::TrialEnded(id) => {
+                searched_metric::note_if_never_reported(&self.context, tx, id).await?;
                 (self.run_changed)(id);
                 // Stored, and those who wait for it are not woken.
                 tx.after_commit(|| failpoint!("server::lifecycle::end_trial::after_commit"));
