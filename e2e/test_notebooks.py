@@ -295,6 +295,8 @@ def test_a_tensorboard_waits_for_something_to_show_and_ends_idle(cluster: Cluste
     board = cluster.client("tensorboard", "start", "--detach", resting, "--config", "idle_timeout=3s").out.strip()
     expected = "TensorBoard is waiting for metrics: there are no TensorBoard files yet of what it is to show"
     cluster.wait_task_printed(board, expected)
+    shown = cluster.api("GET", f"/api/v1/tensorboards/{board}", user=OWNER)["tensorboard"]
+    assert shown["state"] == "STATE_WAITING"
     assert ended(cluster, "tensorboard", board).startswith('it was idle for 3 s ("idle_timeout"): no request came')
     # What has ended will write nothing.
     cluster.api("POST", f"/api/v1/experiments/{resting}/kill", user=OWNER)

@@ -271,6 +271,24 @@ pub struct PoolSituation {
     pub free_slots: i64,
     /// What is wrong with devices whose slots are out of service for that, a line each; at most a hundred.
     pub faults: Vec<String>,
+    /// Agents of the pool that are away, by id; at most a hundred.
+    pub agents_away: Vec<AwayAgent>,
+    /// How long the master waits for an agent of the pool that is away, in seconds: `agent_reconnect_wait` of the pool.
+    pub reconnect_wait_seconds: i64,
+}
+
+/// An agent that was connected and is not, and that the master waits for.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AwayAgent {
+    /// Its id.
+    pub agent: String,
+    /// Since when it is away.
+    pub since: Timestamp,
+    /// Until when the master waits for it; what it has is given up after that.
+    pub waited_until: Timestamp,
+    /// What the job has on it, as labels for users; at most a hundred.
+    pub holds: Vec<String>,
 }
 
 /// A job that is served before another one.
@@ -352,6 +370,10 @@ pub struct WaitingTask {
     pub estimate_basis: String,
     /// For each of the other pools that its configuration names, a sentence why it does not run there.
     pub other_pools: Vec<String>,
+    /// How the attempt before this one ended, as a sentence; empty = this is the first, or it ended without a reason.
+    pub last_end: String,
+    /// When it ended; `None` = as above.
+    pub last_ended_at: Option<Timestamp>,
 }
 
 /// Answer of `ExplainJob`: the complete explanation of why a job runs or waits.

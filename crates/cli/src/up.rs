@@ -1,5 +1,6 @@
 //! `det up`: master and agents on this machine.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
@@ -78,7 +79,10 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let shutdown = CancellationToken::new();
     let mut agents = JoinSet::new();
     let names = agent_names(args.agents);
-    for options in agent_options(&args, &master, &names, &url, &data_dir, &supervisor)? {
+    // Reported once for this machine, not by each agent.
+    let isolation = Arc::new(OnceLock::new());
+    let machine = (data_dir.as_path(), supervisor.as_path(), &isolation);
+    for options in agent_options(&args, &master, &names, &url, machine)? {
         agents.spawn(det_agent::run(options, shutdown.clone()));
     }
     let ended_before = tokio::select! {
@@ -89,6 +93,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let outcome = match ended_before {
         None => {
             greet(&args, &url, &data_dir, master.blank_password)?;
+            greet_runtimes(&args, &master, &names, isolation.get()).await?;
             let reloading = master.master().clone();
             let outcome = tokio::select! {
                 () = stop_signals.next() => Ok(()),
@@ -161,22 +166,20 @@ fn agent_names(count: u32) -> Vec<String> {
     }
 }
 
-/// The options of an agent of each name, which joins the master at `url`.
+/// The options of an agent of each name, which joins the master at `url`. The last are the data directory, the supervisor's
+/// program, and where the first of them notes what the sandbox of this machine does not keep apart.
 fn agent_options(
     args: &UpArgs,
     master: &RunningMaster,
     names: &[String],
     url: &str,
-    data_dir: &Path,
-    supervisor: &Path,
+    (data_dir, supervisor, isolation): (&Path, &Path, &Arc<OnceLock<String>>),
 ) -> Result<Vec<AgentOptions>, CliError> {
     let python_package = serve::python_package(data_dir)?;
     // Tasks of this machine may run as the user that the master runs as.
     let mut private = vec![data_dir.to_owned()];
     let files = serve::config_files(&args.config_file, "")?;
     private.extend(files.into_iter().map(|(path, _)| PathBuf::from(path)));
-    // Reported once for this machine, not by each agent.
-    let isolation = Arc::new(OnceLock::new());
     let configured = master.master().context.config();
     let allowed = &configured.security.allowed_host_paths;
     let mut agents = Vec::new();
@@ -259,6 +262,75 @@ fn greet(args: &UpArgs, url: &str, data_dir: &Path, blank: bool) -> Result<(), C
         output::line(format!("  client     export DET_MASTER={url}"))?;
     }
     output::line("  try it     det experiment create CONFIG.yaml DIRECTORY --follow")?;
-    output::line("  stop       Ctrl-C")?;
     Ok(())
+}
+
+/// Prints in what tasks run, and what that limits.
+async fn greet_runtimes(
+    args: &UpArgs,
+    master: &RunningMaster,
+    names: &[String],
+    isolation: Option<&String>,
+) -> Result<(), CliError> {
+    let runtimes = master.runtimes_of(names).await;
+    let runtimes = runtimes.map_err(|error| CliError::request(error.to_string()))?;
+    for line in runtime_lines(&runtimes, args.python.as_deref()) {
+        output::line(line)?;
+    }
+    if let Some(notice) = isolation.filter(|_| runtimes.contains("process")) {
+        output::line(format!("  warning    {notice}"))?;
+    }
+    output::line("  stop       Ctrl-C")
+}
+
+/// The lines about what tasks run in. `python` = the interpreter that was named for them.
+fn runtime_lines(runtimes: &BTreeSet<String>, python: Option<&Path>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for runtime in runtimes {
+        let text = match runtime.as_str() {
+            "docker" => "in containers of Docker, from the image of their configuration".to_owned(),
+            "podman" => "in containers of Podman, from the image of their configuration".to_owned(),
+            "process" => {
+                let python = match python {
+                    Some(python) => format!("python3 is {}", python.display()),
+                    None => "python3 is the first on PATH".to_owned(),
+                };
+                format!(
+                    "as processes of this machine, each in a sandbox (runtime \"process\"); {python}"
+                )
+            }
+            other => format!("in runtime \"{other}\""),
+        };
+        lines.push(format!("  tasks run  {text}"));
+        if runtime == "process" {
+            lines.push(
+                "             images are not used, the network is that of this machine: --runtime docker or podman has both"
+                    .to_owned(),
+            );
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_banner_names_the_runtime_and_what_it_limits() {
+        let lines = |runtime: &str, python| {
+            runtime_lines(&BTreeSet::from([runtime.to_owned()]), python).join("\n")
+        };
+        let process = lines("process", Some(Path::new("/opt/venv/bin/python")));
+        assert!(
+            process.contains("in a sandbox")
+                && process.contains("python3 is /opt/venv/bin/python")
+                && process.contains("images are not used"),
+            "{process}"
+        );
+        assert!(lines("process", None).contains("first on PATH"));
+        let docker = lines("docker", None);
+        assert!(docker.contains("containers of Docker") && !docker.contains("sandbox"));
+        assert!(lines("podman", None).contains("containers of Podman"));
+    }
 }

@@ -26,6 +26,7 @@ mod rights;
 mod tls;
 pub mod works;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -37,7 +38,7 @@ use det_config::storage::{CheckpointStorage, StorageLocation};
 use det_ids::UserId;
 use det_rm::Manager;
 use det_store::users::UserRow;
-use det_store::{Store, StoreError, StoreUrl, settings, users};
+use det_store::{Store, StoreError, StoreUrl, places, settings, users};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -174,6 +175,15 @@ impl RunningMaster {
         names
             .iter()
             .all(|name| connected.has(&name.as_str().into()))
+    }
+
+    /// What these agents start containers with, each runtime once, by name: `docker`, `podman`, `process`. Errs where the
+    /// database cannot be read.
+    pub async fn runtimes_of(&self, names: &[String]) -> Result<BTreeSet<String>, StoreError> {
+        let mut conn = self.master.context.store.read().await?;
+        let rows = places::list(&mut conn.conn()).await?.into_iter();
+        let named = rows.filter(|row| names.iter().any(|name| name == row.id.as_str()));
+        Ok(named.map(|row| row.runtime).collect())
     }
 
     /// Homes nothing any more: what is about to end with its agents is not started again before the next start.

@@ -30,6 +30,8 @@ enum JobAction {
     #[command(visible_alias = "ls")]
     List(ListArgs),
     /// Explain why a job, a task or a trial runs or waits
+    ///
+    /// A "place" in reasons is what tasks run on: a machine with an agent, or a node of Kubernetes.
     Why(WhyArgs),
     /// Change the place or the share of a job
     #[command(visible_aliases = ["u", "set"])]
@@ -238,6 +240,7 @@ fn explanation_text(explanation: &Value) -> String {
         lines.push("Out of service because of faults, until they are enabled:".to_owned());
         lines.extend(faults.iter().map(|fault| format!("  {fault}")));
     }
+    lines.extend(away_lines(pool));
     if items(&explanation["waiting"]).next().is_some() {
         lines.push("Waiting:".to_owned());
     }
@@ -289,6 +292,34 @@ fn explanation_text(explanation: &Value) -> String {
     lines.join("\n")
 }
 
+/// The lines about agents of a pool that are away.
+fn away_lines(pool: &Value) -> Vec<String> {
+    let away: Vec<String> = items(&pool["agentsAway"])
+        .map(|away| {
+            let holds = match joined(away, "holds") {
+                holds if holds.is_empty() => String::new(),
+                holds => format!(
+                    "; it has {holds}, which goes on there if the agent comes back, else starts again elsewhere"
+                ),
+            };
+            format!(
+                "  {} since {}: the master waits for it until {}{holds}",
+                text(away, "agent"),
+                time(away, "since"),
+                time(away, "waitedUntil"),
+            )
+        })
+        .collect();
+    if away.is_empty() {
+        return away;
+    }
+    let title = format!(
+        "Agents that are not connected (agent_reconnect_wait of the pool is {}):",
+        amount(&text(pool, "reconnectWaitSeconds"), "second")
+    );
+    [vec![title], away].concat()
+}
+
 /// A text with its first letter in upper case.
 fn sentence_start(text: &str) -> String {
     let mut letters = text.chars();
@@ -307,6 +338,7 @@ fn have_same_reason(a: &Value, b: &Value) -> bool {
         "estimatedStart",
         "estimateBasis",
         "otherPools",
+        "lastEnd",
     ]
     .iter()
     .all(|member| a[*member] == b[*member])
@@ -333,6 +365,14 @@ fn waiting_lines(alike: &[&Value]) -> Vec<String> {
         at if at.is_empty() => format!("    no estimate: {}", text(task, "estimateBasis")),
         at => format!("    may start at {at}, {}", text(task, "estimateBasis")),
     });
+    let last_end = text(task, "lastEnd");
+    if !last_end.is_empty() {
+        let at = match time(task, "lastEndedAt") {
+            at if at.is_empty() => at,
+            at => format!(" at {at}"),
+        };
+        lines.push(format!("    its last attempt ended{at}: {last_end}"));
+    }
     let other_pools = task["otherPools"].as_array().into_iter().flatten();
     lines.extend(other_pools.filter_map(|line| Some(format!("    {}", line.as_str()?))));
     if !others.is_empty() {
@@ -636,6 +676,24 @@ mod tests {
             .map(|n| task(&n.to_string(), 1, "2026-11-21T10:00:00Z"))
             .collect();
         assert!(explain(many).contains("\n    for the same reason wait 1, 2, 3, 4, 5, 3 more\n"));
+    }
+
+    #[test]
+    fn agents_that_are_away_are_named_with_what_they_have() {
+        let away = json!({"agent": "a1", "since": "2026-11-21T10:00:00Z",
+            "waitedUntil": "2026-11-21T10:10:00Z", "holds": ["trial 1 of experiment 1"]});
+        let waiting = json!({"allocationId": "2.x.2", "slots": 1, "lastEnd": "agent \"a2\" was away for 11m",
+            "lastEndedAt": "2026-11-21T10:00:00Z"});
+        let shown = explanation_text(&json!({"waiting": [waiting],
+            "pool": {"name": "p", "agentsAway": [away], "reconnectWaitSeconds": 600}}));
+        for line in [
+            "(agent_reconnect_wait of the pool is 600 seconds):\n  a1 since ",
+            ": the master waits for it until ",
+            "; it has trial 1 of experiment 1, which goes on there",
+            ": agent \"a2\" was away for 11m\n",
+        ] {
+            assert!(shown.contains(line), "{shown}");
+        }
     }
 
     #[test]

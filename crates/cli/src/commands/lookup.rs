@@ -69,6 +69,9 @@ pub(crate) fn pool<'a>(answer: &'a Value, name: Option<&str>) -> Result<&'a Valu
     })
 }
 
+/// The lists of launched tasks in the API: each has those that live and those that ended in the last day.
+const LAUNCHED: [&str; 4] = ["commands", "notebooks", "shells", "tensorboards"];
+
 /// The whole id of a task, of any kind, of which the beginning is given. Not all tasks that have ended are listed, so text
 /// that is the beginning of no id is returned as a whole id.
 pub(crate) async fn task_id(client: &Client, given: String) -> Result<String, CliError> {
@@ -80,10 +83,15 @@ pub(crate) async fn task_id(client: &Client, given: String) -> Result<String, Cl
     let in_queue = members(&answer["allocationIdToSummary"]).map(|(_, task)| task);
     let resting = ["pausedTasks", "endedTasks"];
     let resting = resting.iter().flat_map(|member| items(&answer[*member]));
-    let ids: Vec<String> = in_queue
+    let mut ids: Vec<String> = in_queue
         .chain(resting)
         .map(|task| text(task, "taskId"))
         .collect();
+    // An id that is unique among the tasks at work may not be it among those that have ended: all are looked at.
+    for collection in LAUNCHED {
+        let answer = client.get(&api_path([collection]), &Query::new()).await?;
+        ids.extend(items(&answer[collection]).map(|task| text(task, "id")));
+    }
     Ok(by_beginning("task", &given, &ids)?.unwrap_or(given))
 }
 

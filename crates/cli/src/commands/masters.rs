@@ -272,8 +272,17 @@ async fn logs(client: &Client, args: &LogsArgs) -> Result<(), CliError> {
     let query = Query::new()
         .with("follow", args.follow)
         .with_some("offset", args.tail.map(|tail| -i64::from(tail)));
+    let me = client.get(&api_path(["me"]), &Query::new()).await?;
+    let whole = me["user"]["admin"] == true;
+    if !whole {
+        output::note(
+            "only administrators read the whole log of the master; these are its lines about experiments, trials and tasks",
+        );
+    }
     let mut stream = client.stream(&api_path(["master", "logs"]), &query).await?;
+    let mut printed = false;
     while let Some(message) = stream.next().await? {
+        printed = true;
         let entry = &message["logEntry"];
         output::line(format_args!(
             "{} [{}]: {}",
@@ -281,6 +290,14 @@ async fn logs(client: &Client, args: &LogsArgs) -> Result<(), CliError> {
             text(entry, "level"),
             text(entry, "message")
         ))?;
+    }
+    if !whole && !printed {
+        return Err(
+            CliError::request("the log of the master has no line that this user may read")
+                .with_hint(
+                    "ask an administrator for it: `det master logs` as a user with admin rights",
+                ),
+        );
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `det trial metrics`: what a trial reported, and what was measured of it; `det task metrics`: what was measured of
 //! another task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::Args;
 use det_client::{Client, Query, api_path};
@@ -9,9 +9,8 @@ use det_ids::TrialId;
 use serde_json::{Value, json};
 
 use crate::error::CliError;
-use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
-use crate::values::{items, members, number, plain, rounded, size, time};
+use crate::values::{items, members, number, plain, rounded, size, text, time};
 
 /// Options of `det trial metrics`.
 #[derive(Debug, Args)]
@@ -68,16 +67,13 @@ impl ShownArgs {
         }
     }
 
-    /// Prints what was found, or `nothing` where that is nothing.
-    fn print(
-        &self,
-        found: &MetricsOutput,
-        nothing: impl FnOnce() -> String,
-    ) -> Result<(), CliError> {
+    /// Prints what was found. False = nothing was, and a user is to read why; programs read an empty list.
+    fn print(&self, found: &MetricsOutput) -> Result<bool, CliError> {
         if self.format.format() == Format::Table && found.is_empty() {
-            return output::line(nothing());
+            return Ok(false);
         }
-        found.print(self.format.format())
+        found.print(self.format.format())?;
+        Ok(true)
     }
 }
 
@@ -89,14 +85,36 @@ pub(crate) async fn print(client: &Client, args: &MetricsArgs) -> Result<(), Cli
     let path = api_path(["trials", "metrics", "trial_metrics"]);
     let mut stream = client.stream(&path, &query).await?;
     let mut found = args.shown.begin();
+    let mut names = BTreeSet::new();
     while let Some(message) = stream.next().await? {
         for report in items(&message["metrics"]) {
             args.shown.add(&mut found, report);
+            names.extend(values_of(report).into_iter().map(|(metric, _)| metric.name));
         }
     }
-    let trial = format!("Trial {}", args.trial_id);
-    args.shown
-        .print(&found, || nothing(&trial, args.group.as_deref()))
+    if args.shown.print(&found)? {
+        return Ok(());
+    }
+    let trial = client
+        .get(
+            &api_path(["trials", &args.trial_id.to_string()]),
+            &Query::new(),
+        )
+        .await?;
+    let trial = &trial["trial"];
+    let experiment = client
+        .get(
+            &api_path(["experiments", &text(trial, "experimentId")]),
+            &Query::new(),
+        )
+        .await?;
+    let about = Measured {
+        what: format!("trial {}", args.trial_id),
+        has_ended: trial["endTime"].is_string(),
+        profiled: experiment["experiment"]["config"]["profiling"]["enabled"] == true,
+        is_trial: true,
+    };
+    Err(about.nothing(args.group.as_deref(), &names))
 }
 
 /// Carries out `det task metrics`: those of a trial's task are metrics of its trial.
@@ -107,6 +125,7 @@ pub(crate) async fn print_of_task(
 ) -> Result<(), CliError> {
     let path = api_path(["tasks", task_id, "system_metrics"]);
     let mut found = args.shown.begin();
+    let mut names = BTreeSet::new();
     let mut after = 0;
     loop {
         let query = Query::new()
@@ -117,23 +136,120 @@ pub(crate) async fn print_of_task(
             let report = json!({"group": report["group"], "endTime": report["time"],
                 "metrics": {"avg_metrics": report["values"]}});
             args.shown.add(&mut found, &report);
+            names.extend(
+                values_of(&report)
+                    .into_iter()
+                    .map(|(metric, _)| metric.name),
+            );
         }
         match page["next"].as_i64() {
             Some(next) if next > after => after = next,
             _ => break,
         }
     }
-    let task = format!("Task {task_id}");
-    args.shown
-        .print(&found, || nothing(&task, args.group.as_deref()))
+    if args.shown.print(&found)? {
+        return Ok(());
+    }
+    let answer = client
+        .get(&api_path(["tasks", task_id]), &Query::new())
+        .await?;
+    let task = &answer["task"];
+    let kind = text(task, "taskType");
+    if kind == "TASK_TYPE_TRIAL" {
+        return Err(CliError::request(format!(
+            "task {task_id} is that of a trial, whose metrics are in the trial"
+        ))
+        .with_hint("det trial metrics TRIAL_ID prints them"));
+    }
+    let about = Measured {
+        what: format!("task {task_id}"),
+        has_ended: task["endTime"].is_string(),
+        profiled: profiled(client, task_id, &kind).await?,
+        is_trial: false,
+    };
+    Err(about.nothing(args.group.as_deref(), &names))
 }
 
-fn nothing(what: &str, group: Option<&str>) -> String {
-    let of_group = group.map_or_else(String::new, |group| format!(" in group \"{group}\""));
-    format!(
-        "{what} has no such metrics{of_group}; system metrics are collected if its configuration has \
-         \"profiling: {{enabled: true}}\""
-    )
+/// Whether the configuration of a task has it measured. `kind` is the API's name of its kind.
+async fn profiled(client: &Client, task_id: &str, kind: &str) -> Result<bool, CliError> {
+    let config = match kind {
+        "TASK_TYPE_GENERIC" => {
+            let path = api_path(["tasks", task_id, "config"]);
+            let answer = client.get(&path, &Query::new()).await?;
+            serde_json::from_str(&text(&answer, "config")).unwrap_or_default()
+        }
+        kind => {
+            let resource = match kind {
+                "TASK_TYPE_COMMAND" => "commands",
+                "TASK_TYPE_NOTEBOOK" => "notebooks",
+                "TASK_TYPE_SHELL" => "shells",
+                "TASK_TYPE_TENSORBOARD" => "tensorboards",
+                // Tasks of the platform's own have no configuration.
+                _ => return Ok(false),
+            };
+            let path = api_path([resource, task_id]);
+            let mut answer = client.get(&path, &Query::new()).await?;
+            answer["config"].take()
+        }
+    };
+    Ok(config["profiling"]["enabled"] == true)
+}
+
+/// What is known of something of which no metrics were found.
+struct Measured {
+    /// What it is, such as `trial 7`.
+    what: String,
+    has_ended: bool,
+    /// Whether its configuration has it measured.
+    profiled: bool,
+    /// Whether its code reports metrics of its own.
+    is_trial: bool,
+}
+
+/// Groups in which the platform measures.
+const SYSTEM_GROUPS: [&str; 5] = ["cpu", "disk", "gpu", "memory", "network"];
+
+impl Measured {
+    /// Why nothing was found. `names` are those of the metrics that were looked at.
+    fn nothing(&self, group: Option<&str>, names: &BTreeSet<String>) -> CliError {
+        let what = &self.what;
+        let of_group = group.map_or_else(String::new, |group| format!(" in group \"{group}\""));
+        if !names.is_empty() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            return CliError::request(format!("{what} has no metric of this name{of_group}"))
+                .with_hint(format!("it has: {}", names.join(", ")));
+        }
+        if self.is_trial && group.is_some_and(|group| !SYSTEM_GROUPS.contains(&group)) {
+            let yet = if self.has_ended { "" } else { " yet" };
+            return CliError::request(format!(
+                "{what} has no metrics{of_group}{yet}: its code has reported none"
+            ));
+        }
+        let reported = if self.is_trial && group.is_none() {
+            ": its code has reported none, and"
+        } else {
+            ":"
+        };
+        let measured = match (self.profiled, self.has_ended) {
+            (false, _) => {
+                return CliError::request(format!(
+                    "{what} has no metrics{of_group}{reported} what it uses is not measured, as its configuration does \
+                     not ask for that"
+                ))
+                .with_hint(
+                    "\"profiling: {enabled: true}\" in the configuration has the next one measured",
+                );
+            }
+            (true, false) => {
+                "what it uses is measured from the start of its code, and nothing has arrived yet"
+            }
+            (true, true) if group == Some("gpu") => "there was no GPU that could be measured",
+            (true, true) => "it ended before anything was measured",
+        };
+        CliError::request(format!(
+            "{what} has no metrics{of_group}{reported} {measured}"
+        ))
+    }
 }
 
 /// A metric of a trial.
@@ -321,6 +437,38 @@ fn in_unit(format: Format, name: &str, value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_nothing_is_found_the_reason_is_true() {
+        let nothing = |has_ended, profiled, is_trial, group, names: &[&str]| {
+            let about = Measured {
+                what: "trial 7".to_owned(),
+                has_ended,
+                profiled,
+                is_trial,
+            };
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            match about.nothing(group, &names) {
+                CliError::Failure { message, hint, .. } => (message, hint.unwrap_or_default()),
+                CliError::OutputClosed => (String::new(), String::new()),
+            }
+        };
+        let off = nothing(true, false, false, None, &[]);
+        assert!(off.0.contains("its configuration does not ask"), "{off:?}");
+        assert!(off.1.contains("profiling: {enabled: true}"), "{off:?}");
+        let on = nothing(false, true, false, Some("cpu"), &[]);
+        assert!(on.0.contains("nothing has arrived yet"), "{on:?}");
+        let short = nothing(true, true, false, None, &[]);
+        assert!(short.0.contains("ended before"), "{short:?}");
+        // What code reports depends on no configuration.
+        let group = nothing(true, false, true, Some("validation"), &[]);
+        assert_eq!(
+            group.0,
+            "trial 7 has no metrics in group \"validation\": its code has reported none"
+        );
+        let name = nothing(true, false, true, None, &["accuracy", "loss"]);
+        assert_eq!(name.1, "it has: accuracy, loss");
+    }
 
     #[test]
     fn values_of_agents_and_gpus_are_metrics_of_their_own() {

@@ -9,6 +9,7 @@ use det_lifecycle::task::{TaskEnd, TaskState};
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
 use det_store::events::EventRow;
 use det_store::experiments::SearcherKind;
+use det_store::places::PlaceRow;
 use det_store::trials::Sort;
 use det_store::{
     Conn, StoreError, allocations, events, experiments, places, task_documents, trials,
@@ -26,6 +27,8 @@ use crate::error::{AppError, AppResult};
 const MOST_ESTIMATES: usize = 8;
 /// Slots with faults that are named at most.
 const MOST_FAULTS: usize = 100;
+/// Places that are away that are named at most.
+const MOST_AWAY: usize = 100;
 
 /// Everything that explains a job.
 #[derive(Debug, Clone)]
@@ -56,10 +59,27 @@ pub struct JobExplanation {
     pub capacity: PoolCapacity,
     /// Slots of its pool that faults of their devices keep out of service, and what is wrong with them.
     pub faults: Vec<(PlaceId, SlotId, String)>,
+    /// The places of its pool that are away.
+    pub away: Vec<AwayPlace>,
+    /// How long places of its pool are waited for, microseconds.
+    pub patience: i64,
+    /// How the attempt before each of its waiting ones ended, and when, where that is known.
+    pub last_ends: BTreeMap<AllocationId, (String, Option<i64>)>,
     /// When each of its waiting tasks may start.
     pub estimates: BTreeMap<AllocationId, Estimate>,
     /// Places and slots of each running allocation of the pool.
     pub placements: BTreeMap<AllocationId, Vec<(PlaceId, i64)>>,
+}
+
+/// A place that is away and waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AwayPlace {
+    /// Its id.
+    pub id: PlaceId,
+    /// Since when it is away, microseconds.
+    pub since: i64,
+    /// Until when it is waited for, microseconds.
+    pub until: i64,
 }
 
 /// How many places and slots a pool has.
@@ -209,7 +229,20 @@ impl Explanations {
             Some(entry) => self.other_pools(entry).await?,
             None => BTreeMap::new(),
         };
+        let last_ends = match &entry {
+            Some(entry) => self.last_ends(entry).await?,
+            None => BTreeMap::new(),
+        };
         let workspace = entry.as_ref().map(|entry| entry.job.workspace_id);
+        let rows = {
+            let mut conn = self.context.store.read().await?;
+            places::list(&mut conn.conn()).await?
+        };
+        let rows: Vec<PlaceRow> = rows
+            .into_iter()
+            .filter(|row| row.resource_pool == pool)
+            .collect();
+        let patience = self.pools.reconnect_patience_micros(&pool);
         let (here, in_other_pools): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|entry| entry.job.resource_pool == pool);
@@ -224,7 +257,10 @@ impl Explanations {
                 .filter(|entry| Some(entry.job.workspace_id) == workspace)
                 .collect(),
             scheduling: self.scheduling(&pool),
-            faults: self.faults(&pool).await?,
+            faults: faults(&rows),
+            away: away(&rows, patience),
+            patience,
+            last_ends,
             failure,
             capacity,
             placements,
@@ -244,22 +280,27 @@ impl Explanations {
         }
     }
 
-    /// The slots of a pool that faults of their devices keep out of service.
-    async fn faults(&self, pool: &str) -> AppResult<Vec<(PlaceId, SlotId, String)>> {
-        let rows = {
-            let mut conn = self.context.store.read().await?;
-            places::list(&mut conn.conn()).await?
-        };
-        let mut faults = Vec::new();
-        for row in rows.into_iter().filter(|row| row.resource_pool == pool) {
-            for slot in row.services.faults.keys() {
-                if let Some(fault) = row.services.fault_of(*slot) {
-                    faults.push((row.id.clone(), *slot, fault.to_owned()));
-                }
+    /// How the attempt before each of the first waiting ones of a job ended.
+    async fn last_ends(
+        &self,
+        entry: &QueuedJob,
+    ) -> AppResult<BTreeMap<AllocationId, (String, Option<i64>)>> {
+        let mut conn = self.context.store.read().await?;
+        let mut ends = BTreeMap::new();
+        let waiting = entry.allocations.iter().filter(|a| a.placed_at.is_none());
+        for row in waiting.take(MOST_ESTIMATES) {
+            let task = allocations::find_task(&mut conn.conn(), &row.task_id).await?;
+            let before = task.and_then(|task| u32::try_from(task.attempts - 1).ok());
+            let Some(before) = before.filter(|number| *number > 0) else {
+                continue;
+            };
+            let last = allocations::find(&mut conn.conn(), &row.task_id.allocation(before)).await?;
+            if let Some((reason, at)) = last.and_then(|row| Some((row.exit_reason?, row.ended_at)))
+            {
+                ends.insert(row.id.clone(), (reason, at));
             }
         }
-        faults.truncate(MOST_FAULTS);
-        Ok(faults)
+        Ok(ends)
     }
 
     /// What failed in an experiment that ended in an error: its first trial that did, else itself. Of a task, its last
@@ -392,6 +433,35 @@ impl Explanations {
         }
         Ok(ends)
     }
+}
+
+/// The slots of these places that faults of their devices keep out of service.
+fn faults(rows: &[PlaceRow]) -> Vec<(PlaceId, SlotId, String)> {
+    let mut faults = Vec::new();
+    for row in rows {
+        for slot in row.services.faults.keys() {
+            if let Some(fault) = row.services.fault_of(*slot) {
+                faults.push((row.id.clone(), *slot, fault.to_owned()));
+            }
+        }
+    }
+    faults.truncate(MOST_FAULTS);
+    faults
+}
+
+/// Those of these places that are away, by id. `patience` = how long they are waited for, microseconds.
+fn away(rows: &[PlaceRow], patience: i64) -> Vec<AwayPlace> {
+    // Rows date an absence by the steady clock; users read the system's.
+    let step = det_store::now().saturating_sub(det_store::steady_now());
+    let away = rows.iter().filter_map(|row| {
+        let since = row.disconnected_at?.saturating_add(step);
+        Some(AwayPlace {
+            id: row.id.clone(),
+            since,
+            until: since.saturating_add(patience),
+        })
+    });
+    away.take(MOST_AWAY).collect()
 }
 
 /// Events that are looked through for a reason at a time, and their bytes.

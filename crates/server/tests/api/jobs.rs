@@ -251,6 +251,46 @@ async fn jobs_are_moved_ahead_of_and_behind_others() {
 }
 
 #[tokio::test]
+async fn a_job_names_the_agent_that_is_away() {
+    let pools = "[{pool_name: default, agent_reconnect_wait: 2m}]";
+    let cluster =
+        Cluster::start_with(&[("launch_error", "false"), ("resource_pools", pools)]).await;
+    let (agent, _) = cluster.running_task().await;
+    cluster.experiment("waiter", 1).await;
+    let client = cluster.determined().await;
+    let jobs = client.get("/api/v1/job-queues").await.ok();
+    let why = |index: usize| {
+        let id = jobs["jobs"][index]["jobId"].as_str().unwrap();
+        format!("/api/v1/job-queues/{id}/why")
+    };
+    drop(agent);
+    let is_away = |explanation: &Value| !explanation["pool"]["agentsAway"][0].is_null();
+    let explanation = cluster.until(&client, &why(0), is_away).await;
+    let pool = &explanation["pool"];
+    let away = &pool["agentsAway"][0];
+    assert_eq!(
+        (
+            &away["agent"],
+            &away["holds"],
+            &pool["reconnectWaitSeconds"]
+        ),
+        (
+            &json!("a1"),
+            &json!(["trial 1 of experiment 1"]),
+            &json!(120)
+        )
+    );
+    assert!(
+        away["since"].as_str() < away["waitedUntil"].as_str(),
+        "{away}"
+    );
+    // A job that has nothing on it waits for it all the same.
+    let explanation = cluster.until(&client, &why(1), is_away).await;
+    assert_eq!(explanation["pool"]["agentsAway"][0]["holds"], json!([]));
+    cluster.stop().await;
+}
+
+#[tokio::test]
 #[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn a_job_explains_why_it_waits() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::follow::all_trials;
 use super::get;
 use super::lifecycle::Outcomes;
-use super::outcome::{note_best_trial, note_failure};
+use super::outcome::{note_best_trial, note_failure, note_missing_metric};
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, Listing};
@@ -84,6 +84,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
     for (id, answer) in found.iter().zip(&answers) {
         let trials = all_trials(client, *id).await?;
         note_failure(client, &answer["experiment"], &trials).await?;
+        let before = runs.len();
         for trial in trials {
             let route = api_path(["trials", &text(&trial, "id"), "workloads"]);
             let workloads = client
@@ -95,6 +96,10 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
                 workloads,
             });
         }
+        let workloads = runs[before..].iter().flat_map(|run| &run.workloads);
+        let validations =
+            workloads.map(|workload| &workload["validation"]["metrics"]["avgMetrics"]);
+        note_missing_metric(&answer["experiment"], validations);
     }
     let format = match (args.form.csv, &args.form.outdir) {
         (false, None) => Format::Table,

@@ -9,7 +9,7 @@ use det_ids::{ExperimentId, TrialId};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::outcome::{note_best_trial, note_failure};
+use super::outcome::{note_best_trial, note_failure, note_missing_metric};
 use super::progress::{Display, SearchView};
 use super::{first_trial, get, path_below};
 use crate::commands::logs::{self, LogArgs, LogSource};
@@ -96,8 +96,13 @@ pub(crate) async fn wait(client: &Client, args: &WaitArgs) -> Result<ExitCode, C
             output::note(format_args!("experiment {id} has ended: {now}"));
             let experiment = &answer["experiment"];
             note_best_trial(experiment);
-            if now == "ERROR" {
-                note_failure(client, experiment, &all_trials(client, id).await?).await?;
+            if now == "ERROR" || experiment["bestTrialId"].is_null() {
+                let trials = all_trials(client, id).await?;
+                note_failure(client, experiment, &trials).await?;
+                let latest = trials.iter();
+                let latest =
+                    latest.map(|trial| &trial["latestValidation"]["metrics"]["avgMetrics"]);
+                note_missing_metric(experiment, latest);
             }
             return Ok(code_for(&now));
         }

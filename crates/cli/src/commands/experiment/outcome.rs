@@ -1,14 +1,14 @@
 //! What came of an experiment: its best trial, and why it or its trials failed.
 
 use det_ids::quantity;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use det_client::{Client, ClientError, Query, api_path};
 use serde_json::Value;
 
 use crate::error::CliError;
 use crate::output;
-use crate::values::{items, number, rounded, state, text};
+use crate::values::{items, members, number, rounded, state, text};
 
 /// Most failed trials whose reasons are asked for; each takes a request.
 const ASKED: usize = 5;
@@ -33,6 +33,35 @@ pub(super) fn note_best_trial(experiment: &Value) {
         let id = text(experiment, "id");
         output::note(format_args!("best trial of experiment {id}: {best}"));
     }
+}
+
+/// Prints what is missing where trials of an experiment have reported validations, none of which has the metric by which its
+/// search decides. Each of `validations` is the object of metrics of one.
+pub(super) fn note_missing_metric<'a>(
+    experiment: &Value,
+    validations: impl IntoIterator<Item = &'a Value>,
+) {
+    if let Some(missing) = missing_metric(experiment, validations) {
+        output::note(missing);
+    }
+}
+
+fn missing_metric<'a>(
+    experiment: &Value,
+    validations: impl IntoIterator<Item = &'a Value>,
+) -> Option<String> {
+    let metric = text(&experiment["config"]["searcher"], "metric");
+    let validations = validations.into_iter().flat_map(members);
+    let reported: BTreeSet<&str> = validations.map(|(name, _)| name.as_str()).collect();
+    if metric.is_empty() || reported.is_empty() || reported.contains(metric.as_str()) {
+        return None;
+    }
+    let reported: Vec<&str> = reported.into_iter().collect();
+    Some(format!(
+        "searcher metric \"{metric}\" was never reported in experiment {}; reported validation metrics: {}",
+        text(experiment, "id"),
+        reported.join(", ")
+    ))
 }
 
 /// Prints why an experiment that ended in an error did, what its failed trials failed of, or, where none failed, what the
@@ -131,6 +160,18 @@ async fn reason_of(
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_searcher_metric_that_no_validation_has_is_named_with_those_that_they_have() {
+        let experiment = json!({"id": 3, "config": {"searcher": {"metric": "loss"}}});
+        let missing = |reported: &[Value]| missing_metric(&experiment, reported);
+        assert_eq!(
+            missing(&[json!({"f1": 1}), json!({"accuracy": 1, "f1": 2})]).unwrap(),
+            "searcher metric \"loss\" was never reported in experiment 3; reported validation metrics: accuracy, f1"
+        );
+        assert_eq!(missing(&[json!({"f1": 1}), json!({"loss": 1})]), None);
+        assert_eq!(missing(&[]), None);
+    }
 
     #[test]
     fn the_best_trial_is_named_with_its_metric() {

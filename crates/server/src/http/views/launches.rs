@@ -14,7 +14,7 @@ use crate::http::views::tasks;
 pub(crate) fn state(view: &LaunchedView) -> WireState {
     match (view.row.state, &view.attempt) {
         (TaskState::Ended(_), _) => WireState::Terminated,
-        (_, Some(attempt)) if attempt.ended_at.is_none() => tasks::state(&attempt.state),
+        (_, Some(attempt)) if attempt.ended_at.is_none() => tasks::state(attempt),
         _ => WireState::Queued,
     }
 }

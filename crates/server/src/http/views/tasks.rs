@@ -59,12 +59,16 @@ pub fn is_stopping(row: &AllocationRow) -> bool {
 }
 
 /// The state of an allocation on the wire. One that has slots but no container yet still counts as queued, as it does
-/// in the states of experiments and trials.
-pub fn state(stored: &AllocationState) -> TaskState {
-    match stored {
+/// in the states of experiments and trials. A TensorBoard whose container runs waits for the files of what it is to show
+/// until it serves them: the other services come up by themselves, and run meanwhile.
+pub fn state(row: &AllocationRow) -> TaskState {
+    match &row.state {
         AllocationState::Pending | AllocationState::Starting(Phase::Assigned) => TaskState::Queued,
         AllocationState::Starting(Phase::Pulling) => TaskState::Pulling,
         AllocationState::Starting(Phase::Starting) => TaskState::Starting,
+        AllocationState::Starting(Phase::Running) if row.kind == TaskKind::Tensorboard => {
+            TaskState::Waiting
+        }
         AllocationState::Starting(Phase::Running)
         | AllocationState::Ready
         | AllocationState::Preempting
@@ -83,7 +87,7 @@ pub fn allocation(row: &AllocationRow) -> Allocation {
     Allocation {
         task_id: row.task_id.to_string(),
         allocation_id: row.id.to_string(),
-        state: state(&row.state),
+        state: state(row),
         is_ready: Some(ready),
         start_time: row.placed_at.map(Timestamp),
         end_time: row.ended_at.map(Timestamp),
@@ -418,6 +422,24 @@ pub(crate) mod tests {
     }
 
     /// The waiting allocation, placed on a machine or a node whose runtime has this name.
+    #[test]
+    fn a_tensorboard_waits_until_it_has_something_to_show() {
+        let of = |kind, state| {
+            super::state(&AllocationRow {
+                kind,
+                state,
+                ..waiting()
+            })
+        };
+        let runs = || AllocationState::Starting(Phase::Running);
+        assert_eq!(of(TaskKind::Tensorboard, runs()), TaskState::Waiting);
+        assert_eq!(
+            of(TaskKind::Tensorboard, AllocationState::Ready),
+            TaskState::Running
+        );
+        assert_eq!(of(TaskKind::Notebook, runs()), TaskState::Running);
+    }
+
     fn running(runs_in: RunsIn, runtime: &str) -> Live {
         let container = ContainerRow {
             id: "c".into(),

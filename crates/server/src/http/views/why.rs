@@ -1,8 +1,10 @@
 //! Why a job runs or waits, as clients see it.
 
-use det_api_types::jobs::{ExplainJobResponse, JobAhead, PoolSituation, SlotHolder, WaitingTask};
+use det_api_types::jobs::{
+    AwayAgent, ExplainJobResponse, JobAhead, PoolSituation, SlotHolder, WaitingTask,
+};
 use det_api_types::wire::{Float, Timestamp};
-use det_ids::AllocationId;
+use det_ids::{AllocationId, PlaceId};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::task::TaskState;
 use det_scheduler::{Estimate, Policy, WaitKind};
@@ -45,6 +47,14 @@ pub fn explanation(explanation: &JobExplanation) -> ExplainJobResponse {
                 .get(&row.id)
                 .cloned()
                 .unwrap_or_default(),
+            last_end: explanation
+                .last_ends
+                .get(&row.id)
+                .map_or_else(String::new, |(reason, _)| reason.clone()),
+            last_ended_at: explanation
+                .last_ends
+                .get(&row.id)
+                .and_then(|(_, at)| at.map(Timestamp)),
         })
         .collect::<Vec<_>>();
     let job_id = &explanation.job_id;
@@ -153,7 +163,8 @@ fn basis(explanation: &JobExplanation, estimate: Option<&Estimate>) -> String {
                 .to_owned()
         }
         Some(Estimate::AtTheLatest(_, stopping)) => format!(
-            "at the latest: until then {} may take to save and stop",
+            "at the latest, and usually much earlier: it starts as soon as {} has saved and stopped, which it has been \
+             asked to and may take until then for",
             some(explanation, stopping)
         ),
         Some(Estimate::InOtherPools) => {
@@ -288,7 +299,34 @@ fn pool(explanation: &JobExplanation) -> PoolSituation {
         faults: (explanation.faults.iter())
             .map(|(place, slot, fault)| format!("slot {} of agent {place}: {fault}", slot.0))
             .collect(),
+        agents_away: explanation
+            .away
+            .iter()
+            .map(|away| AwayAgent {
+                agent: away.id.to_string(),
+                since: Timestamp(away.since),
+                waited_until: Timestamp(away.until),
+                holds: held_on(explanation, &away.id),
+            })
+            .collect(),
+        reconnect_wait_seconds: explanation.patience / 1_000_000,
     }
+}
+
+/// The labels of what the job has on a place.
+fn held_on(explanation: &JobExplanation, place: &PlaceId) -> Vec<String> {
+    let own = explanation
+        .entry
+        .iter()
+        .flat_map(|entry| &entry.allocations);
+    let has = |row: &&AllocationRow| {
+        let places = explanation.placements.get(&row.id);
+        places.is_some_and(|places| places.iter().any(|(id, _)| id == place))
+    };
+    own.filter(has)
+        .take(MOST)
+        .map(|row| TaskLabel::from(row).to_string())
+        .collect()
 }
 
 fn job_ahead(entry: &QueuedJob) -> JobAhead {
