@@ -280,6 +280,37 @@ fn task_logs_take_the_beginning_of_an_id() {
 }
 
 #[test]
+fn the_beginning_of_the_id_of_an_ended_command_is_enough() {
+    let stub = cluster();
+    stub.on(
+        "GET /api/v1/commands",
+        ok(json!({"commands": [{"id": "9.r"}]})),
+    );
+    stub.on(
+        "GET /api/v1/tasks/9.r/logs",
+        stream(&[json!({"message": "hello\n"})]),
+    );
+    let user = User::using(&stub);
+    assert_eq!(user.det(&["task", "logs", "9"]).ok(), "hello\n");
+}
+
+#[test]
+fn a_master_log_without_a_line_for_its_reader_is_a_failure_with_the_reason() {
+    let stub = StubMaster::start();
+    stub.on("GET /api/v1/master/logs", stream(&[]));
+    let user = User::using(&stub);
+    let err = user.det(&["master", "logs"]).fails(1);
+    assert!(
+        err.contains("only administrators read the whole log")
+            && err.contains("no line that this user may read"),
+        "{err}"
+    );
+    let admin = json!({"user": {"username": "admin", "id": 1, "admin": true}});
+    stub.on("GET /api/v1/me", ok(admin));
+    assert_eq!(user.det(&["master", "logs"]).ok(), "");
+}
+
+#[test]
 fn old_logs_are_deleted_and_what_is_missing_is_explained() {
     let stub = StubMaster::start();
     stub.on(

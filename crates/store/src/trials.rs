@@ -219,18 +219,6 @@ pub async fn find(conn: &mut Conn<'_>, id: TrialId) -> Result<Option<TrialRow>, 
     Ok(row)
 }
 
-/// The highest step that the current run of a trial has reported, 0 without any. Reports store it beside the rows that a
-/// transaction keeps, which may have an older one.
-pub async fn reported_steps(conn: &mut Conn<'_>, id: TrialId) -> Result<i64, StoreError> {
-    let found = fetch_optional!(
-        conn,
-        (i64,),
-        "SELECT total_batches FROM trials WHERE id = $1",
-        id
-    )?;
-    Ok(found.map_or(0, |(steps,)| steps))
-}
-
 /// Changes a trial, if there is one with this number.
 async fn edit(
     conn: &mut Conn<'_>,

@@ -235,11 +235,7 @@ fn explanation_text(explanation: &Value) -> String {
             text(pool, "scheduling"),
         ));
     }
-    let faults: Vec<String> = items(&pool["faults"]).map(plain).collect();
-    if !faults.is_empty() {
-        lines.push("Out of service because of faults, until they are enabled:".to_owned());
-        lines.extend(faults.iter().map(|fault| format!("  {fault}")));
-    }
+    lines.extend(fault_lines(pool));
     lines.extend(away_lines(pool));
     if items(&explanation["waiting"]).next().is_some() {
         lines.push("Waiting:".to_owned());
@@ -290,6 +286,18 @@ fn explanation_text(explanation: &Value) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// The lines about devices that faults keep out of service.
+fn fault_lines(pool: &Value) -> Vec<String> {
+    let faults: Vec<String> = items(&pool["faults"])
+        .map(|fault| format!("  {}", plain(fault)))
+        .collect();
+    if faults.is_empty() {
+        return faults;
+    }
+    let title = "Out of service because of faults, until they are enabled:".to_owned();
+    [vec![title], faults].concat()
 }
 
 /// The lines about agents of a pool that are away.

@@ -1,6 +1,6 @@
 //! Finding workspaces, projects and resource pools by their names, and tasks by the beginnings of their ids.
 
-use det_client::{Client, Query, api_path};
+use det_client::{Client, ClientError, Query, api_path};
 use serde_json::Value;
 
 use crate::error::CliError;
@@ -87,10 +87,16 @@ pub(crate) async fn task_id(client: &Client, given: String) -> Result<String, Cl
         .chain(resting)
         .map(|task| text(task, "taskId"))
         .collect();
-    // An id that is unique among the tasks at work may not be it among those that have ended: all are looked at.
+    if let Some(found) = by_beginning("task", &given, &ids)? {
+        return Ok(found);
+    }
+    // None at work: one that has ended may be meant.
     for collection in LAUNCHED {
-        let answer = client.get(&api_path([collection]), &Query::new()).await?;
-        ids.extend(items(&answer[collection]).map(|task| text(task, "id")));
+        match client.get(&api_path([collection]), &Query::new()).await {
+            Ok(answer) => ids.extend(items(&answer[collection]).map(|task| text(task, "id"))),
+            Err(ClientError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(by_beginning("task", &given, &ids)?.unwrap_or(given))
 }

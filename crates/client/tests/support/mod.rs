@@ -78,7 +78,7 @@ pub struct StubMaster {
 }
 
 impl StubMaster {
-    /// Starts one that answers the log-in and the request for the current user.
+    /// Starts one that answers the log-in and the request for the current user, and has no launched tasks.
     pub fn start() -> Self {
         let stub = Self::bare();
         stub.on(
@@ -89,6 +89,9 @@ impl StubMaster {
             "GET /api/v1/me",
             ok(serde_json::json!({"user": {"username": "determined", "id": 2, "admin": false}})),
         );
+        for kind in ["commands", "notebooks", "shells", "tensorboards"] {
+            stub.on(&format!("GET /api/v1/{kind}"), ok(serde_json::json!({})));
+        }
         stub
     }
 

@@ -71,7 +71,7 @@ pub(crate) async fn note(
 }
 
 /// A trial has ended: if it completed without a validation by which its search could have decided, its users read so.
-/// Code that reports nothing at all under a search of one trial is no training, and is left alone.
+/// A search of one trial decides nothing, and much that it runs is no training: that is left alone.
 pub(crate) async fn note_if_never_reported(
     context: &Context,
     tx: &mut WriteTx,
@@ -87,8 +87,7 @@ pub(crate) async fn note_if_never_reported(
     let Some(experiment) = experiments::find(&mut tx.conn(), trial.experiment_id).await? else {
         return Ok(());
     };
-    let single = experiment.searcher_name == SearcherKind::Single;
-    if single && trials::reported_steps(&mut tx.conn(), id).await? == 0 {
+    if experiment.searcher_name == SearcherKind::Single {
         return Ok(());
     }
     let text = format!(

@@ -203,19 +203,7 @@ impl Explanations {
             (None, None) => self.task_at_rest(job_id).await?,
         };
         let (snapshot, queue) = self.snapshots.with_queue(&pool).await?;
-        let placements: BTreeMap<_, _> = snapshot
-            .running
-            .iter()
-            .map(|running| {
-                let places = running.placement.iter().map(|(place, slots)| {
-                    (
-                        place.clone(),
-                        i64::try_from(slots.len()).unwrap_or(i64::MAX),
-                    )
-                });
-                (running.request.allocation_id.clone(), places.collect())
-            })
-            .collect();
+        let placements = placements(&snapshot);
         let capacity = PoolCapacity::of(&snapshot);
         let failure = self.failure(&subject).await?;
         let estimates = match &entry {
@@ -229,19 +217,9 @@ impl Explanations {
             Some(entry) => self.other_pools(entry).await?,
             None => BTreeMap::new(),
         };
-        let last_ends = match &entry {
-            Some(entry) => self.last_ends(entry).await?,
-            None => BTreeMap::new(),
-        };
+        let last_ends = self.last_ends(entry.as_ref()).await?;
         let workspace = entry.as_ref().map(|entry| entry.job.workspace_id);
-        let rows = {
-            let mut conn = self.context.store.read().await?;
-            places::list(&mut conn.conn()).await?
-        };
-        let rows: Vec<PlaceRow> = rows
-            .into_iter()
-            .filter(|row| row.resource_pool == pool)
-            .collect();
+        let rows = self.places_of(&pool).await?;
         let patience = self.pools.reconnect_patience_micros(&pool);
         let (here, in_other_pools): (Vec<_>, Vec<_>) = all
             .into_iter()
@@ -280,14 +258,22 @@ impl Explanations {
         }
     }
 
+    /// The places of a pool, as their rows have them.
+    async fn places_of(&self, pool: &str) -> AppResult<Vec<PlaceRow>> {
+        let mut conn = self.context.store.read().await?;
+        let rows = places::list(&mut conn.conn()).await?.into_iter();
+        Ok(rows.filter(|row| row.resource_pool == pool).collect())
+    }
+
     /// How the attempt before each of the first waiting ones of a job ended.
     async fn last_ends(
         &self,
-        entry: &QueuedJob,
+        entry: Option<&QueuedJob>,
     ) -> AppResult<BTreeMap<AllocationId, (String, Option<i64>)>> {
         let mut conn = self.context.store.read().await?;
         let mut ends = BTreeMap::new();
-        let waiting = entry.allocations.iter().filter(|a| a.placed_at.is_none());
+        let own = entry.into_iter().flat_map(|entry| &entry.allocations);
+        let waiting = own.filter(|a| a.placed_at.is_none());
         for row in waiting.take(MOST_ESTIMATES) {
             let task = allocations::find_task(&mut conn.conn(), &row.task_id).await?;
             let before = task.and_then(|task| u32::try_from(task.attempts - 1).ok());
@@ -433,6 +419,17 @@ impl Explanations {
         }
         Ok(ends)
     }
+}
+
+/// Places and slots of what runs in a pool.
+fn placements(pool: &PoolSnapshot) -> BTreeMap<AllocationId, Vec<(PlaceId, i64)>> {
+    let count = |slots: usize| i64::try_from(slots).unwrap_or(i64::MAX);
+    let of_running = pool.running.iter().map(|running| {
+        let places = running.placement.iter();
+        let places = places.map(|(place, slots)| (place.clone(), count(slots.len())));
+        (running.request.allocation_id.clone(), places.collect())
+    });
+    of_running.collect()
 }
 
 /// The slots of these places that faults of their devices keep out of service.

@@ -99,7 +99,9 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
         let workloads = runs[before..].iter().flat_map(|run| &run.workloads);
         let validations =
             workloads.map(|workload| &workload["validation"]["metrics"]["avgMetrics"]);
-        note_missing_metric(&answer["experiment"], validations);
+        let mut workloads = runs[before..].iter().flat_map(|run| &run.workloads);
+        let trains = workloads.any(|workload| workload["training"].is_object());
+        note_missing_metric(&answer["experiment"], validations, trains);
     }
     let format = match (args.form.csv, &args.form.outdir) {
         (false, None) => Format::Table,

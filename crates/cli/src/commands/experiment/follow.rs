@@ -102,7 +102,8 @@ pub(crate) async fn wait(client: &Client, args: &WaitArgs) -> Result<ExitCode, C
                 let latest = trials.iter();
                 let latest =
                     latest.map(|trial| &trial["latestValidation"]["metrics"]["avgMetrics"]);
-                note_missing_metric(experiment, latest);
+                let trains = |trial: &Value| trial["totalBatchesProcessed"].as_i64() > Some(0);
+                note_missing_metric(experiment, latest, trials.iter().any(trains));
             }
             return Ok(code_for(&now));
         }

@@ -35,13 +35,14 @@ pub(super) fn note_best_trial(experiment: &Value) {
     }
 }
 
-/// Prints what is missing where trials of an experiment have reported validations, none of which has the metric by which its
-/// search decides. Each of `validations` is the object of metrics of one.
+/// Prints what is missing where trials of an experiment have reported metrics, and no validation has the one by which its
+/// search decides. Each of `validations` is the object of metrics of one; `trains` = any of them has reported at all.
 pub(super) fn note_missing_metric<'a>(
     experiment: &Value,
     validations: impl IntoIterator<Item = &'a Value>,
+    trains: bool,
 ) {
-    if let Some(missing) = missing_metric(experiment, validations) {
+    if let Some(missing) = missing_metric(experiment, validations, trains) {
         output::note(missing);
     }
 }
@@ -49,18 +50,24 @@ pub(super) fn note_missing_metric<'a>(
 fn missing_metric<'a>(
     experiment: &Value,
     validations: impl IntoIterator<Item = &'a Value>,
+    trains: bool,
 ) -> Option<String> {
     let metric = text(&experiment["config"]["searcher"], "metric");
     let validations = validations.into_iter().flat_map(members);
     let reported: BTreeSet<&str> = validations.map(|(name, _)| name.as_str()).collect();
-    if metric.is_empty() || reported.is_empty() || reported.contains(metric.as_str()) {
+    // One that goes on may report it yet, where it has validated nothing.
+    let silent = reported.is_empty() && !(trains && experiment["endTime"].is_string());
+    if metric.is_empty() || silent || reported.contains(metric.as_str()) {
         return None;
     }
-    let reported: Vec<&str> = reported.into_iter().collect();
+    let reported = if reported.is_empty() {
+        "none, only training metrics".to_owned()
+    } else {
+        reported.into_iter().collect::<Vec<_>>().join(", ")
+    };
     Some(format!(
-        "searcher metric \"{metric}\" was never reported in experiment {}; reported validation metrics: {}",
-        text(experiment, "id"),
-        reported.join(", ")
+        "searcher metric \"{metric}\" was never reported in experiment {}; reported validation metrics: {reported}",
+        text(experiment, "id")
     ))
 }
 
@@ -163,14 +170,29 @@ mod tests {
 
     #[test]
     fn a_searcher_metric_that_no_validation_has_is_named_with_those_that_they_have() {
-        let experiment = json!({"id": 3, "config": {"searcher": {"metric": "loss"}}});
-        let missing = |reported: &[Value]| missing_metric(&experiment, reported);
+        let mut experiment = json!({"id": 3, "config": {"searcher": {"metric": "loss"}}});
+        let missing = |experiment: &Value, reported: &[Value], trains| {
+            missing_metric(experiment, reported, trains)
+        };
         assert_eq!(
-            missing(&[json!({"f1": 1}), json!({"accuracy": 1, "f1": 2})]).unwrap(),
+            missing(
+                &experiment,
+                &[json!({"f1": 1}), json!({"accuracy": 1, "f1": 2})],
+                true
+            )
+            .unwrap(),
             "searcher metric \"loss\" was never reported in experiment 3; reported validation metrics: accuracy, f1"
         );
-        assert_eq!(missing(&[json!({"f1": 1}), json!({"loss": 1})]), None);
-        assert_eq!(missing(&[]), None);
+        let reported = [json!({"f1": 1}), json!({"loss": 1})];
+        assert_eq!(missing(&experiment, &reported, true), None);
+        assert_eq!(missing(&experiment, &[], true), None);
+        experiment["endTime"] = json!("2026-11-21T10:00:00Z");
+        assert_eq!(missing(&experiment, &[], false), None);
+        let training = missing(&experiment, &[], true).unwrap();
+        assert!(
+            training.ends_with("none, only training metrics"),
+            "{training}"
+        );
     }
 
     #[test]
