@@ -13,6 +13,7 @@ mod demands;
 mod environment;
 mod facts;
 mod json;
+mod login;
 mod names;
 mod namespaces;
 mod node;

@@ -10,6 +10,7 @@ use crate::backend::{Gang, GroupApi, Scheduler};
 use crate::environment;
 use crate::facts::{ClusterFacts, MasterCert, Member};
 use crate::json::{self, Object};
+use crate::login::{self, login};
 use crate::names::{CLUSTER_LABEL, SELECTOR_LABEL, group_name, is_reserved, job_name, label_value};
 use crate::priority::{PriorityClass, priority_class};
 use crate::record::{PORTS_ANNOTATION, RECORD_ANNOTATION, record};
@@ -83,6 +84,12 @@ pub enum ObjectsError {
          a number of slots that makes all pods the same"
     )]
     SeveralJobs(usize),
+    /// The login for the image's registry has no user name and password.
+    #[error(
+        "environment.registry_auth has a token only, and Kubernetes pulls images with user name and password: give these, or \
+         name a Secret in imagePullSecrets of environment.pod_spec"
+    )]
+    LoginByToken,
     /// All scripts are more than a Secret holds.
     #[error(
         "what the {members} containers of allocation \"{allocation_id}\" need to start has {bytes} bytes together, and \
@@ -156,10 +163,15 @@ pub fn objects(
         job_name: job_name(&facts.cluster_id, &first.start, groups.len(), members.len()),
     };
     let mut data = allocation.certificate();
+    let auth = first.start.spec.registry_auth.as_ref();
+    let login = auth.map(|auth| login(auth, &first.start.spec.image));
+    if let Some(login) = login.transpose()?.flatten() {
+        data.insert(login::KEY.to_owned(), login.into());
+    }
     let mut jobs = Vec::new();
     let mut ranks = Vec::new();
     for (number, group) in groups.iter().enumerate() {
-        let (job, kept) = allocation.job(number, group);
+        let (job, kept) = allocation.job(number, group, &data);
         for member in group {
             let script = environment::script(allocation.facts, member, &kept);
             // Texts and numbers always become JSON.
@@ -258,7 +270,7 @@ impl Allocation<'_> {
     }
 
     /// A Job, and the names of the variables that scripts leave out.
-    fn job(&self, number: usize, group: &[&Member]) -> (Value, BTreeSet<String>) {
+    fn job(&self, number: usize, group: &[&Member], secret: &Object) -> (Value, BTreeSet<String>) {
         let first = group.first().copied().unwrap_or(self.first);
         let ranks: Vec<u32> = group.iter().map(|member| member.rank()).collect();
         let user = self.user();
@@ -278,6 +290,7 @@ impl Allocation<'_> {
             first,
             ranks: &ranks,
             members: self.members.len(),
+            has_login: secret.contains_key(login::KEY),
         };
         let PodSpec { spec, kept } = source.pod_spec(user);
         pod_annotations.extend(annotations.clone());
@@ -375,7 +388,7 @@ impl Allocation<'_> {
                 "namespace": self.namespace,
                 "labels": self.common_labels(),
             },
-            "type": "Opaque",
+            "type": if data.contains_key(login::KEY) { login::TYPE } else { "Opaque" },
             "stringData": data,
         }))
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::admission::DEFAULT_TOLERATIONS;
 use crate::affinity::{self, PLACEMENT_GATE};
 use crate::environment;
-use crate::facts::{ClusterFacts, Member, SlotResource};
+use crate::facts::{ClusterFacts, MasterCert, Member, SlotResource};
 use crate::json::{self, Object};
 use crate::user_spec::{INIT_CONTAINER, TASK_CONTAINER, UserPod, name};
 
@@ -97,6 +97,8 @@ pub(crate) struct Source<'a> {
     pub(crate) ranks: &'a [u32],
     /// Containers of the whole allocation.
     pub(crate) members: usize,
+    /// Whether the Secret has a login for the image's registry.
+    pub(crate) has_login: bool,
 }
 
 /// What a template is of.
@@ -144,6 +146,11 @@ impl Source<'_> {
         spec.insert("containers".to_owned(), containers.into());
         spec.insert("initContainers".to_owned(), init_containers.into());
         self.lay_volumes(&mut spec, own);
+        if self.has_login {
+            let mut secrets = json::take_list(&mut spec, "imagePullSecrets");
+            secrets.push(json!({"name": self.job_name}));
+            spec.insert("imagePullSecrets".to_owned(), secrets.into());
+        }
         self.lay_over(&mut spec);
         self.lay_placement(&mut spec);
         PodSpec {
@@ -400,11 +407,23 @@ impl Source<'_> {
         volumes
     }
 
+    /// What pods of this template read of the Secret.
+    fn items(&self) -> Vec<Value> {
+        let has_certificate = matches!(self.facts.master.cert, MasterCert::Text(_));
+        let certificate = has_certificate.then(|| pods::CERTIFICATE_KEY.to_owned());
+        let keys = self.ranks.iter().map(|rank| pods::script_key(*rank));
+        keys.chain(certificate)
+            .map(|key| json!({"key": key, "path": key}))
+            .collect()
+    }
+
     fn lay_volumes(&self, spec: &mut Object, own: Vec<OwnVolume>) {
-        let secret = json!({
-            "name": SECRET_VOLUME,
-            "secret": {"secretName": self.job_name, "defaultMode": 0o444},
-        });
+        let mut secret = json!({"secretName": self.job_name, "defaultMode": 0o444});
+        if self.has_login {
+            // A login may be the pool's: what runs in the pod is not to read it.
+            secret["items"] = self.items().into();
+        }
+        let secret = json!({"name": SECRET_VOLUME, "secret": secret});
         let own = own.into_iter().map(|own| own.volume);
         let own: Vec<Value> = own.chain([secret]).collect();
         let mut volumes = json::take_list(spec, "volumes");

@@ -13,7 +13,7 @@ use det_pods::{
     MasterCert, ObjectsError, RecordedMember, SlotResource, objects, owner_patch, recorded,
     release_patch,
 };
-use det_taskspec::{Granted, Mount, TaskKind, TaskUser};
+use det_taskspec::{Granted, Mount, RegistryAuth, TaskKind, TaskUser};
 use serde_json::{Value, json};
 use support::{
     TASK, command, customised, facts, gang, init_container, member, objects_of, pod_spec, script,
@@ -365,6 +365,54 @@ fn capabilities_and_users() {
         init_container(&objects.jobs[0])["securityContext"],
         json!({"runAsUser": 12, "runAsGroup": 13, "allowPrivilegeEscalation": false,
                "capabilities": {"drop": ["ALL", "NET_RAW"]}})
+    );
+}
+
+#[test]
+fn the_login_for_the_registry_is_the_kubelets_and_not_the_tasks() {
+    let mut member = command();
+    member.start.origin.pod_spec =
+        Some(json!({"spec": {"imagePullSecrets": [{"name": "of-the-team"}]}}));
+    member.start.spec.registry_auth = Some(RegistryAuth {
+        username: Some("ada".into()),
+        password: Some("word".into()),
+        ..RegistryAuth::default()
+    });
+    let made = objects_of(&[member.clone()]);
+    assert_eq!(made.secret["type"], "kubernetes.io/dockerconfigjson");
+    let login = made.secret["stringData"][".dockerconfigjson"].as_str();
+    let login: Value = serde_json::from_str(login.unwrap()).unwrap();
+    assert_eq!(
+        login,
+        json!({"auths": {"https://index.docker.io/v1/": {"username": "ada", "password": "word"}}})
+    );
+    let pod = pod_spec(&made.jobs[0]);
+    assert_eq!(
+        pod["imagePullSecrets"],
+        json!([{"name": "of-the-team"}, {"name": made.job_name}])
+    );
+    let volumes = pod["volumes"].as_array().unwrap();
+    let secret = volumes.last().unwrap();
+    assert_eq!(secret["name"], "determined-secret");
+    assert_eq!(
+        secret["secret"]["items"],
+        json!([{"key": "task-0.json", "path": "task-0.json"}])
+    );
+
+    // Kubelets have no use for tokens of registries.
+    member.start.spec.registry_auth = Some(RegistryAuth {
+        identitytoken: Some("t".into()),
+        ..RegistryAuth::default()
+    });
+    let error = objects(&facts(), "work", &[member.clone()]).unwrap_err();
+    assert_eq!(error, ObjectsError::LoginByToken);
+    // A login without anything is none.
+    member.start.spec.registry_auth = Some(RegistryAuth::default());
+    let made = objects_of(&[member]);
+    assert_eq!(made.secret["type"], "Opaque");
+    assert_eq!(
+        pod_spec(&made.jobs[0])["volumes"][2]["secret"].get("items"),
+        None
     );
 }
 

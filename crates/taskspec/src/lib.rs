@@ -20,6 +20,7 @@ mod launch_ssh;
 mod notebook;
 pub mod pods;
 mod ports;
+mod registry;
 pub mod sandbox;
 mod service;
 mod shell;
@@ -43,14 +44,15 @@ pub use notebook::{
     NotebookDetails, NotebookIdleType,
 };
 pub use ports::{GivenPorts, HostPorts, Hosts, PortWish, RENDEZVOUS_PORT};
+pub use registry::{RegistryAuth, registry_of};
 pub use service::SERVICE_FAILURE_FILE;
 pub use shell::{
     AUTHORIZED_KEYS_FILE, SHELL_KEY_FILE, SHELL_PORTS, SSHD_CONFIG_FILE, ShellDetails,
 };
 pub use spec::{
     CheckedMount, ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint,
-    ExitCause, FIRST_UNPRIVILEGED_ID, Granted, Mount, RegistryAuth, Sampling, Script,
-    SystemMetrics, TaskFile, TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
+    ExitCause, FIRST_UNPRIVILEGED_ID, Granted, Mount, Sampling, Script, SystemMetrics, TaskFile,
+    TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 pub use tensorboard::{TENSORBOARD_PORTS, TensorBoardDetails, TensorBoardSource};
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::notebook::{IdleCheck, NOTEBOOK_PORTS};
+use crate::registry::RegistryAuth;
 use crate::shell::SHELL_PORTS;
 use crate::tensorboard::TENSORBOARD_PORTS;
 
@@ -406,35 +407,6 @@ pub struct DeviceMapping {
     pub container_path: String,
     /// Permissions, some of `m` (make nodes), `r` (read), `w` (write).
     pub mode: String,
-}
-
-/// Registry credentials. `Debug` hides the secrets.
-#[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RegistryAuth {
-    /// Name of the account.
-    pub username: Option<String>,
-    /// Password, a secret.
-    pub password: Option<String>,
-    /// Address of the registry that the credentials are for; `None` = any.
-    pub serveraddress: Option<String>,
-    /// Address of the account for mail; registries ignore it.
-    pub email: Option<String>,
-    /// Base64 of `user:password`, a secret.
-    pub auth: Option<String>,
-    /// Token of an identity that a registry token is requested with, a secret.
-    pub identitytoken: Option<String>,
-    /// Token that is sent to the registry as it is, a secret.
-    pub registrytoken: Option<String>,
-}
-
-impl std::fmt::Debug for RegistryAuth {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RegistryAuth")
-            .field("username", &self.username)
-            .field("serveraddress", &self.serveraddress)
-            .finish_non_exhaustive()
-    }
 }
 
 /// How a container ended. Reported by the supervisor in [`EXIT_FILE`](crate::EXIT_FILE) and completed by the agent.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bollard::auth::DockerCredentials;
 use bollard::models::CreateImageInfo;
-use det_taskspec::RegistryAuth;
+use det_taskspec::{RegistryAuth, registry_of};
 
 use super::engine::EngineError;
 use super::logins;
@@ -21,18 +21,6 @@ pub(super) fn full_reference(image: &str) -> String {
         image.to_owned()
     } else {
         format!("{image}:latest")
-    }
-}
-
-/// The registry an image comes from, as logins name it. What engines take for a host must not be given the login of another:
-/// they do so with a first part that has a capital letter, too, because names of images have none.
-fn registry(image: &str) -> &str {
-    let is_host = |first: &str| {
-        first.contains(['.', ':']) || first == "localhost" || first.chars().any(char::is_uppercase)
-    };
-    match image.split_once('/') {
-        Some((host, _)) if is_host(host) => host,
-        _ => "docker.io",
     }
 }
 
@@ -56,7 +44,7 @@ pub(super) async fn login(
             origin: "with the login of \"environment.registry_auth\"".to_owned(),
         };
     }
-    let registry = registry(image);
+    let registry = registry_of(image);
     let credentials = match login_file {
         Some(file) => logins::of(registry, file).await,
         None => None,
@@ -93,7 +81,7 @@ pub(super) fn failed(reference: &str, login: &Login, reason: String) -> EngineEr
     if UNREACHED.iter().any(|part| text.contains(part)) {
         return EngineError::Registry {
             image: reference.to_owned(),
-            registry: registry(reference).to_owned(),
+            registry: registry_of(reference).to_owned(),
             reason,
         };
     }
@@ -110,10 +98,7 @@ fn of_task(image: &str, auth: &RegistryAuth) -> DockerCredentials {
         password: auth.password.clone(),
         auth: auth.auth.clone(),
         email: auth.email.clone(),
-        serveraddress: auth
-            .serveraddress
-            .clone()
-            .or_else(|| Some(registry(image).to_owned())),
+        serveraddress: Some(auth.registry(image).to_owned()),
         identitytoken: auth.identitytoken.clone(),
         registrytoken: auth.registrytoken.clone(),
     }
@@ -232,15 +217,6 @@ mod tests {
         let none = login("x", None, None).await;
         assert_eq!(none.credentials, None);
         assert!(none.origin.contains("\"docker.io\""), "{}", none.origin);
-        for (image, host) in [
-            ("x", "docker.io"),
-            ("a/x", "docker.io"),
-            ("localhost/x", "localhost"),
-            ("LOCALHOST/x", "LOCALHOST"),
-            ("reg.example:5000/a/x", "reg.example:5000"),
-        ] {
-            assert_eq!(registry(image), host, "{image}");
-        }
     }
 
     #[tokio::test]
