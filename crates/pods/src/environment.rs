@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use det_taskspec::variables::{self as v, RESERVED_PREFIX};
-use det_taskspec::{RUN_DIR, RunsIn, Script, pods};
+use det_taskspec::{RUN_DIR, RunsIn, Script, accounts, pods};
 use serde_json::{Value, json};
 
 use crate::facts::{ClusterFacts, MasterCert, Member, SlotResource};
@@ -152,6 +152,8 @@ pub(crate) fn script(facts: &ClusterFacts, member: &Member, kept: &BTreeSet<Stri
     let mut script = spec.script.clone();
     script.work_dir = spec.user.work_dir(&script.work_dir);
     script.env.retain(|(name, _)| !kept.contains(name));
+    let account = accounts::of_container(&spec.user, &script.work_dir);
+    script.files.extend(account);
     script.save_seconds = template::save_seconds(facts, member);
     script
 }

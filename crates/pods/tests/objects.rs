@@ -369,6 +369,24 @@ fn capabilities_and_users() {
 }
 
 #[test]
+fn a_pod_has_the_account_of_its_user_for_images_that_look_for_it() {
+    let mut member = command();
+    member.start.spec.user = TaskUser {
+        user: "ada".into(),
+        uid: 1000,
+        group: "staff".into(),
+        gid: 50,
+    };
+    let script = script(&objects_of(&[member]), 0);
+    let paths: Vec<&str> = script.files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        ["passwd", "group", "shadow"].map(|name| format!("/run/determined/etc/{name}"))
+    );
+    assert!(script.files[0].content.starts_with("ada:x:1000:50::"));
+}
+
+#[test]
 fn the_login_for_the_registry_is_the_kubelets_and_not_the_tasks() {
     let mut member = command();
     member.start.origin.pod_spec =

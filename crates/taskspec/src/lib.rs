@@ -8,6 +8,7 @@
 //! which agents and supervisors link as well: `det-config` converts its documents into facts, the master its rows. Read
 //! [`TaskFacts`] first, then [`ContainerSpec`], [`Script`] and [`ContainerExit`]; [`variables`] lists the environment.
 
+pub mod accounts;
 mod build;
 mod checkpoint_gc;
 mod details;

@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Component, Path, PathBuf};
 
 use det_ids::UserId;
+use det_taskspec::accounts::{Account, of_container};
 use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::SandboxSpec;
 use det_taskspec::{
@@ -15,7 +16,7 @@ use det_taskspec::{
 };
 use thiserror::Error;
 
-use super::accounts::{self, Account};
+use super::accounts;
 use super::sources::Source;
 use super::store::{ContainerDir, RuntimeKind};
 use super::user_directory::UserDirectories;
@@ -155,9 +156,9 @@ pub(crate) fn prepare(
             sees_groups: nix::unistd::geteuid().is_root() && shown_ids(spec, user).is_none(),
             home: &home(spec, user, &script.work_dir),
         };
-        script.files.extend(account.files());
+        script.files.extend(accounts::of_process(&account));
     } else {
-        let account = accounts::of_container(user, &script.work_dir);
+        let account = of_container(user, &script.work_dir);
         script.files.extend(account);
     }
     let (checked, supervisor) = match inputs.runtime {
