@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import harness
-from configs import experiment
+from configs import experiment, search
 from conftest import engine, equipment, flavoured, lane
 from harness import Agent, Cluster, Missing, Result, share
 from hosts import forwarded
@@ -84,6 +84,21 @@ def test_a_generic_task_pauses_and_goes_on(boxed: Cluster, det: Callable[..., Re
     (shared / "go").touch()
     boxed.wait_task(task, "COMPLETED")
     assert "went on" in det("task", "logs", task).out
+
+
+def test_the_unmodified_client_submits_a_trial_and_follows_it(boxed: Cluster) -> None:
+    with equipment():
+        harness.wheel_det()
+    config = boxed.write_config(search("single"))
+    followed = boxed.client("experiment", "create", config, harness.TRIALS / "train", "-f", within=120)
+    submitted = int(re.search(r"Created experiment (\d+)", followed.out).group(1))
+    assert boxed.wait_experiment(submitted, "COMPLETED")["numTrials"] == 1
+    assert "starts after step 0" in followed.out, followed
+    trial = boxed.only_trial(submitted)["id"]
+    assert [report["totalBatches"] for report in boxed.metrics(trial, "validation")] != []
+    [checkpoint, *_] = boxed.checkpoints(submitted)
+    assert "run 1 is done" in boxed.client("trial", "logs", trial).out
+    assert checkpoint["uuid"] in boxed.client("checkpoint", "describe", checkpoint["uuid"]).out
 
 
 class Session:
