@@ -277,6 +277,33 @@ def test_a_tensorboard_shows_what_trials_have_written(cluster: Cluster) -> None:
         cluster.client("tensorboard", "kill", board)
 
 
+def test_a_tensorboard_shows_experiments_and_a_trial_of_different_storages(cluster: Cluster) -> None:
+    elsewhere = cluster.shared_dir()
+    mounted = {
+        "bind_mounts": [{"host_path": str(elsewhere), "container_path": "/elsewhere"}],
+        "checkpoint_storage": {"type": "directory", "container_path": "/elsewhere"},
+    }
+    single = {"searcher": {"name": "single", "metric": "loss"}}
+    config = {"name": "mixed", "entrypoint": ["python3", "-c", WRITES], "resources": {"slots_per_trial": 0}, **single}
+    written = [cluster.submit(one) for one in (config, {**config, **mounted}, config)]
+    for experiment in written:
+        cluster.wait_experiment(experiment, "COMPLETED")
+    first, second, third = written
+    trial = {experiment: cluster.only_trial(experiment)["id"] for experiment in written}
+    board = start(cluster, "tensorboard", first, second, "-t", trial[third])
+    headers = {"Authorization": f"Bearer {cluster.token(OWNER)}"}
+
+    def runs() -> list[str]:
+        request = urllib.request.Request(f"{cluster.url}/proxy/{board}/data/runs", headers=headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return sorted(json.load(answer))
+
+    of_experiments = [f"experiment_{experiment}/trial/{trial[experiment]}" for experiment in (first, second)]
+    expected = sorted([*of_experiments, f"trial_{trial[third]}"])
+    wait_for("all three to be shown", lambda: runs() == expected, within=60, seen=runs)
+    cluster.client("tensorboard", "kill", board)
+
+
 def test_our_client_starts_opens_and_ends_a_notebook(cluster: Cluster) -> None:
     started = cluster.run_det("notebook", "start", "--no-browser", *AUX)
     found = re.search(r"/proxy/([0-9a-f-]{36})/", started.out + started.err)
