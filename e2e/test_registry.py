@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -129,6 +130,10 @@ def pulls(registry: Registry, image: str, **environment: Any) -> None:
     config = experiment("pulls", "echo it was pulled", environment={"image": image, **environment})
     trial = registry.cluster.run(config)
     assert registry.cluster.printed(trial["id"]) == ["it was pulled"]
+    # Once in five seconds at most: of an image that is this small, the first.
+    progress = re.compile(rf'pulling image "{re.escape(image)}": [01] of 1 layers')
+    lines = registry.cluster.log_lines(trial["id"])
+    assert any(progress.match(line) for line in lines), lines
 
 
 def test_a_login_of_the_configuration(registry: Registry, image: str) -> None:
