@@ -86,6 +86,18 @@ def test_a_generic_task_pauses_and_goes_on(boxed: Cluster, det: Callable[..., Re
     assert "went on" in det("task", "logs", task).out
 
 
+def test_a_container_is_measured(boxed: Cluster) -> None:
+    task = boxed.run_det("cmd", "run", "-d", *AUX, "--config", "profiling.enabled=true", "echo done").out.split()[-1]
+
+    def measured() -> Any:
+        rows = boxed.run_det("task", "metrics", task, "--json").json()
+        return {row["metric"]: row for row in rows} or None
+
+    rows = wait_for("what is measured of the command", measured, within=60, seen=boxed.describe)
+    assert rows["memory_free"]["of"] == "local" and rows["memory_free"]["last"] > 0
+    assert {"cpu_util_simple", "disk_util", "net_throughput_sent"} <= rows.keys()
+
+
 def test_the_unmodified_client_submits_a_trial_and_follows_it(boxed: Cluster) -> None:
     with equipment():
         harness.wheel_det()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import harness
 from configs import experiment, merged
 from conftest import equipment, flavoured
-from harness import Cluster, share
+from harness import Cluster, Missing, share
 from waiting import wait_for
 
 pytestmark = pytest.mark.client
@@ -44,6 +45,17 @@ def cluster() -> Iterator[Cluster]:
         harness.wheel_det()
         python = harness.wheel_python()
     with flavoured("core", python=python) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[Cluster]:
+    """A cluster whose tasks have what services need."""
+    with equipment():
+        harness.wheel_det()
+        if not pathlib.Path("/usr/sbin/sshd").is_file():
+            raise Missing("there is no SSH server: install openssh-server")
+    with flavoured("core") as cluster:
         yield cluster
 
 
@@ -107,6 +119,23 @@ def test_tasks_of_other_kinds_are_measured_too(cluster: Cluster) -> None:
     plain = cluster.run_det("cmd", "run", "-d", "--config", "resources.slots=0", "echo done").out.split()[-1]
     nothing = cluster.run_det("task", "metrics", plain, check=False)
     assert nothing.code == 1 and "profiling: {enabled: true}" in nothing.err, nothing
+
+
+@pytest.mark.parametrize("kind", ["notebook", "shell", "tensorboard"])
+def test_services_are_measured_while_they_run(services: Cluster, kind: str) -> None:
+    about = [services.run(experiment("measured", "true"))["experimentId"]] if kind == "tensorboard" else []
+    flags = ("--config", "profiling.enabled=true", "--config", "resources.slots=0")
+    service = services.client(kind, "start", "-d", *about, *flags).out.split()[-1]
+
+    def measured() -> Any:
+        rows = services.run_det("task", "metrics", service, "--json").json()
+        return {row["metric"]: row for row in rows} or None
+
+    rows = wait_for(f"what is measured of the {kind}", measured, within=60, seen=services.describe)
+    agent = services.api("GET", "/api/v1/agents")["agents"][0]["id"]
+    assert rows["memory_free"]["of"] == agent and rows["memory_free"]["last"] > 0
+    assert {"cpu_util_simple", "disk_util", "net_throughput_sent"} <= rows.keys()
+    services.client(kind, "kill", service)
 
 
 def test_nothing_is_measured_unless_the_configuration_asks_for_it(cluster: Cluster) -> None:
