@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import subprocess
@@ -27,6 +28,8 @@ while True:
     eaten.append(b"x" * (8 << 20))
 """
 LIMIT_BYTES = 128 << 20
+# An image that no engine has; nothing listens for HTTPS on loopback.
+NOWHERE = "localhost/det-test-nowhere:1"
 
 
 def limit_memory(pid: int) -> None:
@@ -88,6 +91,77 @@ def test_a_registry_that_cannot_be_reached_is_named_in_reason_log_and_event(boxe
     assert expected.search(allocation["exitReason"]), allocation
     found = reasons(boxed, "allocation", allocation["allocationId"])
     assert any(expected.search(reason) for reason in found), found
+
+
+def end_reason(boxed: Cluster, trial: dict[str, Any]) -> str | None:
+    """How the first attempt of a trial ended, which its event and the trial's log repeat; None before its end."""
+    allocation = boxed.task(trial["taskId"])["allocations"][-1]
+    reason = allocation.get("exitReason")
+    if reason is None:
+        return None
+    ident = allocation["allocationId"]
+    assert ident.endswith(".1") and reasons(boxed, "allocation", ident)[-1] == reason, allocation
+    assert any(line.startswith(f"Allocation {ident} ended: {reason}") for line in boxed.log_lines(trial["id"]))
+    return reason
+
+
+@pytest.mark.parametrize(
+    ("config", "hook", "expected"),
+    [
+        ({"environment": {"image": NOWHERE}}, None, f'cannot pull image "{NOWHERE}"'),
+        ({"entrypoint": ["no-such-python", "train.py"]}, None, 'could not start the entrypoint "no-such-python"'),
+        ({}, "echo prepares; exit 3", "the startup hook failed with exit status 3"),
+    ],
+    ids=["image", "interpreter", "startup hook"],
+)
+def test_what_does_not_start_has_one_reason_in_all_places(
+    boxed: Cluster, tmp_path: pathlib.Path, config: dict[str, Any], hook: str | None, expected: str
+) -> None:
+    if hook is not None:
+        (tmp_path / "startup-hook.sh").write_text(hook)
+    config = {**experiment("broken", "true"), **config}
+    out = boxed.run_det("experiment", "create", boxed.write_config(config), tmp_path).out
+    broken = int(re.search(r"Created experiment (\d+)", out).group(1))
+    boxed.expect_alarm(r"image")
+    boxed.wait_experiment(broken, "ERROR", within=90)
+    reason = end_reason(boxed, boxed.only_trial(broken))
+    assert reason is not None and expected in reason, reason
+
+
+def holding(boxed: Cluster, name: str) -> dict[str, Any]:
+    """A trial whose code runs until it is ended."""
+    trial = boxed.only_trial(boxed.submit(experiment(name, "echo holding; sleep 600")))
+    boxed.wait_log(trial["id"], "holding")
+    return trial
+
+
+def ends_lost(boxed: Cluster, trial: dict[str, Any], expected: str) -> None:
+    """What was lost is reported within the bound for what befalls containers, and is started again."""
+    reason = wait_for(
+        "the end of the attempt", lambda: end_reason(boxed, trial), within=10, seen=boxed.describe
+    )
+    assert reason.startswith("the container was lost: ") and re.search(expected, reason), reason
+    boxed.wait_log(trial["id"], "holding", times=2)
+    boxed.run_det("experiment", "kill", trial["experimentId"])
+    boxed.wait_experiment(trial["experimentId"], "CANCELED")
+
+
+def test_a_container_that_someone_removes_is_reported_with_its_reason(boxed: Cluster) -> None:
+    trial = holding(boxed, "removed")
+    [container] = engine(boxed, "ps", "-q", "--filter", f"label=ai.determined.task.id={trial['taskId']}").split()
+    engine(boxed, "rm", "--force", container)
+    ends_lost(boxed, trial, "stopped from outside|removed from its engine")
+
+
+def test_what_a_restart_of_the_engine_ends_is_reported_with_its_reason(boxed: Cluster) -> None:
+    if boxed.engine != "docker":
+        pytest.skip("containers of Podman are not the service's: they go on")
+    if "DET_TEST_RESTART_ENGINE" not in os.environ:
+        pytest.skip("DET_TEST_RESTART_ENGINE names no command that restarts the Docker engine")
+    trial = holding(boxed, "restarted")
+    boxed.expect_alarm(r"engine|container")
+    subprocess.run(os.environ["DET_TEST_RESTART_ENGINE"], shell=True, check=True, timeout=60)
+    ends_lost(boxed, trial, "asked to end by its engine|stopped from outside|is gone")
 
 
 @pytest.fixture
