@@ -379,6 +379,10 @@ def test_what_an_image_lacks_for_a_service_is_reported(
 # --- containers with a network of their own --------------------------------------------------------------------------
 
 
+# A network that an administrator makes, and names for a pool.
+LAB = "det-test-lab"
+
+
 def bridge_address() -> str:
     """The host's address on the engine's bridge."""
     found = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}", check=False)
@@ -389,17 +393,21 @@ def bridge_address() -> str:
 
 @pytest.fixture(scope="module")
 def bridged() -> Iterator[Cluster]:
-    """Two agents whose containers have networks of their own."""
+    """Two agents whose containers have networks of their own, and one of a pool with a network that is made for it."""
     with equipment():
         address = bridge_address()
         image = harness.docker_image()
     # The port is known only once there is a cluster, which wants it in its agents' arguments.
     names = ("agent-1", "agent-2")
     with contextlib.ExitStack() as stack:
-        cluster = Cluster(image=image, agents=[], master_config={"security": {"host_names": [address]}})
+        of_the_lab = {"pool_name": "lab", "task_container_defaults": {"network_mode": LAB, "image": image}}
+        config = {"security": {"host_names": [address]}, "resource_pools": [{"pool_name": "default"}, of_the_lab]}
+        cluster = Cluster(image=image, agents=[], master_config=config)
         port = stack.enter_context(forwarded(address, cluster.port))
         reached = ("--set", f"container_master_host={address}", "--set", f"container_master_port={port}")
         cluster.add_agents(*(Agent(name, 1, "docker", reached) for name in names))
+        own = ("--set", "resource_pool=lab", "--set", 'allowed_host_paths=["/dev/fuse"]')
+        cluster.add_agents(Agent("agent-lab", 1, "docker", (*reached, *own)))
         yield stack.enter_context(cluster)
 
 
@@ -429,6 +437,29 @@ def test_a_gang_over_two_agents_meets_whatever_the_network_of_others(bridged: Cl
     trial = bridged.run(experiment("gang", "python3 gang.py", resources={"slots_per_trial": 2}), "gang")
     printed = bridged.printed(trial["id"])
     assert "the chief received: hello from rank 1" in printed and "the member received: welcome" in printed, printed
+
+
+@pytest.mark.docker
+def test_a_network_of_the_administrators_and_a_device_that_is_allowed(bridged: Cluster) -> None:
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("this host has no /dev/fuse to give to a container")
+    shared = bridged.shared_dir()
+    device = {"host_path": "/dev/fuse", "container_path": "/dev/given"}
+    config = {"resources": {"slots": 0, "resource_pool": "lab", "devices": [device]}, **share(shared)}
+    sees = "stat -c '%F %t:%T' /dev/given; python3 -c 'open(\"/dev/given\", \"rb+\", 0); print(\"opened\")'; " + HOLD
+    docker("network", "create", LAB)
+    try:
+        task = bridged.run_det("cmd", "run", "-d", "--config-file", bridged.write_config(config), sees).out.strip()
+        seen = bridged.wait_task_printed(task, "holding")
+        assert seen[:2] == ["character special file a:e5", "opened"], seen
+        [inspected] = json.loads(engine(bridged, "inspect", container_of(bridged, task)))
+        assert inspected["HostConfig"]["NetworkMode"] == LAB
+        assert list(inspected["NetworkSettings"]["Networks"]) == [LAB]
+        (shared / "go").touch()
+        bridged.wait_task_printed(task, "went on")
+        wait_for("its end", lambda: not bridged.live_tasks(), within=30, seen=bridged.describe)
+    finally:
+        docker("network", "rm", LAB, check=False)
 
 
 @pytest.mark.parametrize("flavour", [lane("podman")])

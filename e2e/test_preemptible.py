@@ -68,10 +68,31 @@ def test_a_shell_that_opted_in_makes_way_and_comes_back(cluster: Cluster) -> Non
 
 def test_a_shell_that_did_not_opt_in_keeps_its_slots(cluster: Cluster) -> None:
     [shell] = cluster.run_det("shell", "start", "-d").out.split()
-    running(cluster, shell, 1)
+    first = running(cluster, shell, 1)["allocationId"]
     refused = cluster.run_det("shell", "pause", shell, check=False)
     assert refused.code == 1 and "preemptible: true" in refused.err, refused
+    # What is more important waits beside it, also when it is less important than before.
+    [urgent] = cluster.run_det("cmd", "run", "-d", "--config", "resources.priority=1", "echo at last").out.split()
+    cluster.run_det("shell", "set", "priority", shell, 90)
+    job = cluster.api("GET", f"/api/v1/shells/{shell}")["shell"]["jobId"]
+
+    def priority() -> int:
+        entries = cluster.api("GET", "/api/v1/job-queues-v2?resourcePool=default")["jobs"]
+        details = [entry.get("full") or entry for entry in entries]
+        return next(entry["priority"] for entry in details if entry["jobId"] == job)
+
+    wait_for("its priority", lambda: priority() == 90, within=30, seen=cluster.describe)
+    wait_for(
+        "the reason why the command waits",
+        lambda: "slot" in cluster.run_det("job", "why", urgent).out,
+        within=30,
+        seen=cluster.describe,
+    )
+    [attempt] = cluster.task(shell)["allocations"]
+    assert attempt["allocationId"] == first and attempt["isReady"], attempt
+    assert cluster.api("GET", f"/api/v1/commands/{urgent}")["command"]["state"] == "STATE_QUEUED"
     cluster.run_det("shell", "kill", shell)
+    cluster.wait_task_printed(urgent, "at last", within=60)
 
 
 def test_a_generic_task_saves_when_it_is_paused_and_when_it_is_preempted(cluster: Cluster) -> None:
