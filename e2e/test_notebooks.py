@@ -6,6 +6,7 @@ import contextlib
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import urllib.error
@@ -52,7 +53,18 @@ with core.init() as context:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def of_the_pool() -> Iterator[dict[str, Any]]:
+    """The configuration of a master whose pool mounts a directory into every task."""
+    given = pathlib.Path(tempfile.mkdtemp(prefix="det-e2e-of-the-pool-", dir="/var/tmp"))
+    given.chmod(0o755)
+    (given / "data.txt").write_text("of the pool\n")
+    mount = {"host_path": str(given), "container_path": "/of-the-pool", "read_only": True}
+    yield {"resource_pools": [{"pool_name": "default", "task_container_defaults": {"bind_mounts": [mount]}}]}
+    shutil.rmtree(given)
+
+
+@pytest.fixture(scope="module")
+def cluster(of_the_pool: dict[str, Any]) -> Iterator[Cluster]:
     with equipment():
         harness.wheel_det()
         try:
@@ -60,7 +72,7 @@ def cluster() -> Iterator[Cluster]:
             import tensorboard  # noqa: F401
         except ImportError as error:
             raise Missing(f"{error.name} is not installed: make setup") from None
-    with flavoured("core", agents=[Agent(slots=2)]) as cluster:
+    with flavoured("core", agents=[Agent(slots=2)], master_config=of_the_pool) as cluster:
         yield cluster
 
 
@@ -96,6 +108,7 @@ def test_a_notebook_runs_cells_and_outlives_master_and_agent(cluster: Cluster, t
     socket = server.connect(kernel)
     code = "import os; kept = 6 * 7; print(os.environ['DET_TASK_ID'], open('mine.txt').read().strip())"
     assert run(socket, code) == f"{notebook} of the context"
+    assert run(socket, "print(open('/of-the-pool/data.txt').read().strip())") == "of the pool"
     socket.close()
     cluster.expect_alarm(r"lost the master|no connection to the master")
 
