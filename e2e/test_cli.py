@@ -9,6 +9,7 @@ import pathlib
 import re
 import signal
 import tarfile
+import zipfile
 from collections.abc import Iterator
 
 import pytest
@@ -247,3 +248,20 @@ def test_up_with_several_agents() -> None:
         names = [agent["id"] for agent in cluster.api("GET", "/api/v1/agents")["agents"]]
         assert sorted(names) == ["local-1", "local-2"]
         assert cluster.run(experiment("two", "echo on $DET_AGENT_ID"))["state"] == "COMPLETED"
+
+
+def test_a_startup_hook_installs_a_package(up: Cluster, tmp_path: pathlib.Path) -> None:
+    about = "added-1.0.dist-info"
+    with zipfile.ZipFile(tmp_path / "added-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("added.py", "WORD = 'of the package'\n")
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: added\nVersion: 1.0\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: e2e\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    # The interpreter is the host's, and belongs to other tasks too.
+    hook = 'python3 -m pip install --quiet --no-index --target "$PWD/packages" added-*.whl\n'
+    (tmp_path / "startup-hook.sh").write_text(f'{hook}export PYTHONPATH="$PWD/packages:$PYTHONPATH"\n')
+    config = experiment("installs", ["python3", "-c", "import added; print(added.WORD)"])
+    created = up.run_det("experiment", "create", up.write_config(config), tmp_path).out
+    installs = int(re.search(r"Created experiment (\d+)", created).group(1))
+    up.wait_experiment(installs, "COMPLETED")
+    assert up.printed(up.only_trial(installs)["id"])[-1] == "of the package"
