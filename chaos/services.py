@@ -20,7 +20,7 @@ from typing import Any
 
 import observe
 from crowds import memory_mib
-from harness import Missing
+from harness import ApiError, Missing
 from processes import Part, tail
 from stage import Stage
 from violations import Violation
@@ -65,6 +65,7 @@ def require_services() -> None:
         raise Missing("there is no SSH server and client: install openssh-server and openssh-client")
     try:
         import jupyterlab  # noqa: F401
+        import tensorboard  # noqa: F401
         import websocket  # noqa: F401
     except ImportError as error:
         raise Missing(f"{error.name} is not installed: make setup") from None
@@ -206,15 +207,56 @@ class Kernel:
         return []
 
 
+class Board:
+    """A TensorBoard of a trial's files."""
+
+    def __init__(self, world: World) -> None:
+        from test_notebooks import WRITES
+
+        self._world = world
+        config = {
+            "name": "writes",
+            "entrypoint": ["python3", "-c", WRITES],
+            "searcher": {"name": "single", "metric": "loss"},
+            "resources": {"slots_per_trial": 0},
+        }
+        experiment = world.create(config)
+        world.wait_experiment(experiment, "COMPLETED")
+        self._shown = [f"experiment_{experiment}/trial/{world.only_trial(experiment)['id']}"]
+        self.task = launched(world, "tensorboards", {"experimentIds": [experiment], "config": {}})
+        self.check()
+
+    def _runs(self) -> Any:
+        try:
+            return json.loads(self._world.raw("GET", f"/proxy/{self.task}/data/runs", user=OWNER))
+        except ApiError as error:
+            raise OSError(str(error)) from error
+
+    def check(self) -> list[Violation]:
+        """The same attempt is reached again, and shows what it showed."""
+        subject = f"TensorBoard {self.task}"
+        try:
+            wait_for("its page", lambda: self._runs() == self._shown, within=BACK_WITHIN, seen=self._world.describe)
+        except TooLate as error:
+            return [Violation(4, "stuck", subject, "it is not reached again", {"error": str(error)})]
+        attempts = len(self._world.task(self.task)["allocations"])
+        return [] if attempts == 1 else [Violation(3, "restarted", subject, f"it was started {attempts} times")]
+
+    def end(self) -> list[Violation]:
+        kill(self._world, "tensorboards", self.task)
+        return []
+
+
 class Followed:
     """A log that a client follows from its first line to its last."""
 
-    def __init__(self, world: World, stack: ExitStack) -> None:
+    def __init__(self, world: World, stack: ExitStack, group: str) -> None:
         self._world = world
         self._directory = world.ledger_directory()
         mounts = [{"host_path": str(self._directory), "container_path": "/chaos"}]
         config = {**AUX, "entrypoint": ["sh", "-c", COUNTS], "bind_mounts": mounts}
-        self.task = launched(world, "commands", {"config": config})
+        body = {"config": json.dumps(config) if group == "tasks" else config}
+        self.task = launched(world, group, body)
         self._follower = stack.enter_context(world.det_beside("task", "logs", "-f", self.task))
         self._last = 0
         self.check()
@@ -309,11 +351,12 @@ class Download:
 
 
 def kill_services(stage: Stage) -> None:
-    """Master and agent are killed under an open shell, a kernel, a followed log and a download. What runs goes on; what was
-    connected goes on or ends at once and can be connected again."""
+    """Master and agent are killed under an open shell, a kernel, a TensorBoard, followed logs of a command and of a generic
+    task, and a download. What runs goes on; what was connected goes on or ends at once and can be connected again."""
     require_services()
     with stage.world(slots=2) as world, ExitStack() as stack:
-        held: list[Any] = [Shell(world, stack), Kernel(world), Followed(world, stack), Download(world)]
+        held: list[Any] = [Shell(world, stack), Kernel(world), Board(world), Download(world)]
+        held += [Followed(world, stack, "commands"), Followed(world, stack, "tasks")]
         for number in range(1, stage.amount + 1):
             parts = stage.random.choice((["master"], ["agent-1"], ["master", "agent-1"], ["agent-1", "master"]))
             time.sleep(stage.random.uniform(0.2, 1.5))

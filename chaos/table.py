@@ -96,7 +96,7 @@ ROWS = (
     ),
     Row(
         "kill-services",
-        "an open shell, a notebook's kernel, a followed log, a download through the proxy",
+        "an open shell, a notebook's kernel, a TensorBoard, followed logs of a command and a generic task, a download",
         "kill -9 of master, agent, and both",
         services.kill_services,
         ci=4,
