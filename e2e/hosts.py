@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness import Missing
+from processes import docker
 
 USES = itertools.count(1)
 
@@ -108,3 +109,11 @@ def forwarded(address: str, to: int) -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(timeout=10)
+
+
+def bridge_address() -> str:
+    """The host's address on the engine's bridge."""
+    found = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}", check=False)
+    if not found:
+        raise Missing("the Docker engine has no bridge network")
+    return found

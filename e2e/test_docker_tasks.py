@@ -21,7 +21,7 @@ import harness
 from configs import experiment, search
 from conftest import engine, equipment, flavoured, lane
 from harness import Agent, Cluster, Missing, Result, share
-from hosts import forwarded
+from hosts import bridge_address, forwarded
 from jupyter import OWNER, Server, answers, run
 from processes import docker
 from test_docker import busybox  # noqa: F401
@@ -381,14 +381,6 @@ def test_what_an_image_lacks_for_a_service_is_reported(
 
 # A network that an administrator makes, and names for a pool.
 LAB = "det-test-lab"
-
-
-def bridge_address() -> str:
-    """The host's address on the engine's bridge."""
-    found = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}", check=False)
-    if not found:
-        raise Missing("the Docker engine has no bridge network")
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shutil
+import ssl
 import subprocess
 import tempfile
 import urllib.error
@@ -21,9 +22,11 @@ import pytest
 
 from configs import experiment
 from conftest import equipment, flavoured
-from harness import Cluster, Missing
+from harness import Cluster, Missing, Tls
+from hosts import bridge_address
 from processes import docker, docker_client, free_port, tail
 from test_docker import busybox, import_image  # noqa: F401
+from test_tls import KEY, openssl
 from waiting import wait_for
 
 pytestmark = pytest.mark.docker
@@ -43,20 +46,24 @@ class Registry:
 
 
 @contextlib.contextmanager
-def registry_at(port: int) -> Iterator[None]:
-    """Debian's registry, for one user."""
+def registry_at(port: int, address: str = "127.0.0.1", tls: Tls | None = None) -> Iterator[None]:
+    """Debian's registry, for one user; with TLS if it has a certificate."""
     if shutil.which("docker-registry") is None or shutil.which("htpasswd") is None:
         raise Missing("there is no docker-registry and htpasswd (Debian: docker-registry, apache2-utils)")
     with tempfile.TemporaryDirectory(prefix="det-e2e-registry-") as name:
         root = pathlib.Path(name)
         users = subprocess.run(["htpasswd", "-nbB", USER, PASSWORD], check=True, capture_output=True, text=True).stdout
         (root / "users").write_text(users)
-        config = {
+        config: dict[str, Any] = {
             "version": 0.1,
             "storage": {"filesystem": {"rootdirectory": f"{root}/data"}},
-            "http": {"addr": f"127.0.0.1:{port}"},
+            "http": {"addr": f"{address}:{port}"},
             "auth": {"htpasswd": {"realm": "e2e", "path": f"{root}/users"}},
         }
+        url, trust = f"http://{address}:{port}/v2/", None
+        if tls is not None:
+            config["http"]["tls"] = {"certificate": str(tls.certificate), "key": str(tls.key)}
+            url, trust = f"https://{address}:{port}/v2/", ssl.create_default_context(cafile=str(tls.authority))
         (root / "config.yml").write_text(json.dumps(config))
         with (root / "log").open("wb") as log:
             argv = ["docker-registry", "serve", str(root / "config.yml")]
@@ -64,7 +71,7 @@ def registry_at(port: int) -> Iterator[None]:
 
         def wants_login() -> bool:
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/", timeout=5).close()
+                urllib.request.urlopen(url, timeout=5, context=trust).close()
             except urllib.error.HTTPError as error:
                 with error:
                     return error.code == 401
@@ -96,24 +103,30 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         yield Registry(host, f"{host}/lab/small:1", cluster, cluster.root / "home" / ".docker" / "config.json")
 
 
-def push(registry: Registry, root: pathlib.Path, scratch: pathlib.Path) -> None:
-    """Makes the image of a directory and puts it into the registry; the engine has it then, too."""
-    import_image(registry.cluster, registry.image, root)
-    own = [str(docker_client()), "--config", str(scratch / "pushes")]
-    login = [*own, "login", "--username", USER, "--password-stdin", registry.host]
-    subprocess.run(login, input=PASSWORD, text=True, check=True, capture_output=True)
-    subprocess.run([*own, "push", registry.image], check=True, capture_output=True)
-
-
 @pytest.fixture
-def image(registry: Registry, busybox: pathlib.Path, tmp_path: pathlib.Path) -> Iterator[str]:  # noqa: F811
-    """The image in the registry, and there alone; the agent's account has no login."""
+def small(busybox: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:  # noqa: F811
+    """The files of an image."""
     root = tmp_path / "root"
     (root / "bin").mkdir(parents=True)
     shutil.copy(busybox, root / "bin" / "busybox")
     for applet in ("sh", "echo"):
         (root / "bin" / applet).symlink_to("busybox")
-    push(registry, root, tmp_path)
+    return root
+
+
+def push(cluster: Cluster, host: str, image: str, root: pathlib.Path) -> None:
+    """Makes the image of files and puts it into a registry; the engine has it then, too."""
+    import_image(cluster, image, root)
+    own = [str(docker_client()), "--config", str(root.with_suffix(".pushes"))]
+    login = [*own, "login", "--username", USER, "--password-stdin", host]
+    subprocess.run(login, input=PASSWORD, text=True, check=True, capture_output=True)
+    subprocess.run([*own, "push", image], check=True, capture_output=True)
+
+
+@pytest.fixture
+def image(registry: Registry, small: pathlib.Path) -> Iterator[str]:
+    """The image in the registry, and there alone; the agent's account has no login."""
+    push(registry.cluster, registry.host, registry.image, small)
     docker("image", "rm", "--force", registry.image)
     registry.logins.unlink(missing_ok=True)
     yield registry.image
@@ -141,7 +154,7 @@ def test_a_login_of_the_configuration(registry: Registry, image: str) -> None:
 
 
 def test_a_newer_image_of_the_same_name_is_pulled_where_that_is_forced(
-    registry: Registry, image: str, tmp_path: pathlib.Path
+    registry: Registry, image: str, small: pathlib.Path
 ) -> None:
     def which(**environment: Any) -> list[str]:
         login = {"registry_auth": {"username": USER, "password": PASSWORD}}
@@ -152,8 +165,8 @@ def test_a_newer_image_of_the_same_name_is_pulled_where_that_is_forced(
 
     assert which() == ["the first one"]
     first = docker("images", "--quiet", "--no-trunc", image).strip()
-    (tmp_path / "root" / "which").write_text("the newer one\n")
-    push(registry, tmp_path / "root", tmp_path)
+    (small / "which").write_text("the newer one\n")
+    push(registry.cluster, registry.host, image, small)
     docker("tag", first, image)
     assert which() == ["the first one"], "the engine has an image of the name"
     assert which(force_pull_image=True) == ["the newer one"]
@@ -187,3 +200,34 @@ def test_a_refused_pull_has_its_reason(registry: Registry, image: str, auth: Any
     assert f'cannot pull image "{image}" {expected}' in reason, reason
     assert any(reason in line for line in cluster.log_lines(trial["id"])), cluster.log_lines(trial["id"])
     assert "not the password" not in reason, "it is in no message"
+
+
+def test_a_registry_with_tls_is_used_once_the_engine_has_its_authority(
+    registry: Registry, small: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    auth = {"registry_auth": {"username": USER, "password": PASSWORD}}
+    with contextlib.ExitStack() as stack:
+        with equipment():
+            # At a loopback address the engine checks no certificate.
+            address, port = bridge_address(), free_port()
+            names = ["-subj", "/CN=registry", "-addext", f"subjectAltName=IP:{address}"]
+            openssl(tmp_path, "req", "-x509", *KEY, "-keyout", "key", "-out", "certificate", "-days", "2", *names)
+            certificate = tmp_path / "certificate"
+            stack.enter_context(registry_at(port, address, Tls(certificate, certificate, tmp_path / "key")))
+        host, cluster = f"{address}:{port}", registry.cluster
+        image = f"{host}/lab/small:1"
+        trusted = pathlib.Path("/etc/docker/certs.d", host)
+        trusted.mkdir(parents=True)
+        stack.callback(shutil.rmtree, trusted)
+        shutil.copy(certificate, trusted / "ca.crt")
+        push(cluster, host, image, small)
+        docker("image", "rm", "--force", image)
+        stack.callback(docker, "image", "rm", "--force", image, check=False)
+        (trusted / "ca.crt").rename(tmp_path / "ca.crt")
+        refused = cluster.submit(experiment("untrusted", "true", environment={"image": image, **auth}))
+        cluster.wait_experiment(refused, "ERROR", within=60)
+        cluster.expect_alarm(r"image")
+        [allocation] = cluster.task(cluster.only_trial(refused)["taskId"])["allocations"]
+        assert "x509: certificate" in allocation["exitReason"], allocation
+        shutil.copy(tmp_path / "ca.crt", trusted / "ca.crt")
+        pulls(registry, image, **auth)
