@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+import harness
 from configs import experiment
-from conftest import engine, flavoured
-from harness import Cluster, share
-from processes import docker_client, podman_socket
+from conftest import engine, equipment, flavoured
+from harness import Cluster, Missing, share
+from processes import docker_client, podman_socket, tail
 from waiting import wait_for
 
 # Takes memory until there is none left.
@@ -159,7 +165,7 @@ def test_what_a_restart_of_the_engine_ends_is_reported_with_its_reason(boxed: Cl
     if "DET_TEST_RESTART_ENGINE" not in os.environ:
         pytest.skip("DET_TEST_RESTART_ENGINE names no command that restarts the Docker engine")
     trial = holding(boxed, "restarted")
-    boxed.expect_alarm(r"engine|container")
+    boxed.expect_alarm(r"the container engine does not answer")
     subprocess.run(os.environ["DET_TEST_RESTART_ENGINE"], shell=True, check=True, timeout=60)
     ends_lost(boxed, trial, "asked to end by its engine|stopped from outside|is gone")
 
@@ -226,6 +232,69 @@ def test_an_image_with_an_environment_of_python_at_a_place_of_its_own(
     assert boxed.printed(trial["id"]) == ["/opt/conda/envs/mine /opt/conda/envs/mine"]
     [report] = boxed.metrics(trial["id"], "validation")
     assert report["metrics"]["validation_metrics"]["validation_loss"] == 7.0, report
+
+
+# Between Podman and its runtime: the root of each container is read-only, as pods have it by `readOnlyRootFilesystem`.
+READ_ONLY = """#!{python}
+import json, os, sys
+if "create" in sys.argv:
+    path = os.path.join(sys.argv[sys.argv.index("--bundle") + 1], "config.json")
+    with open(path) as file:
+        config = json.load(file)
+    config["root"]["readonly"] = True
+    with open(path, "w") as file:
+        json.dump(config, file)
+os.execv("{runtime}", ["{runtime}", *sys.argv[1:]])
+"""
+
+
+@pytest.fixture
+def read_only() -> Iterator[Cluster]:
+    """A cluster on a service of Podman whose containers have read-only roots; images are those of the usual service."""
+    with equipment():
+        harness.podman_image()
+        client = shutil.which("podman")
+        if client is None:
+            raise Missing("there is no podman on PATH, which starts a service")
+    with contextlib.ExitStack() as stack:
+        home = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="det-e2e-podman-", dir="/var/tmp")))
+        asked = [client, "--remote", "--url", f"unix://{podman_socket('podman')}", "info", "--format", "json"]
+        usual = subprocess.run(asked, check=True, capture_output=True)
+        found = json.loads(usual.stdout)
+        runtime = home / "read-only"
+        runtime.write_text(READ_ONLY.format(python=sys.executable, runtime=found["host"]["ociRuntime"]["path"]))
+        runtime.chmod(0o755)
+        (home / "containers.conf").write_text(
+            '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
+            '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\nruntime = "read-only"\n'
+            f'[engine.runtimes]\nread-only = ["{runtime}"]\n'
+        )
+        socket = home / "podman" / "podman.sock"
+        socket.parent.mkdir()
+        store = ["--root", found["store"]["graphRoot"], "--runroot", found["store"]["runRoot"]]
+        with (home / "log").open("wb") as log:
+            service = subprocess.Popen(
+                [client, *store, "system", "service", "--time=0", f"unix://{socket}"],
+                env={**os.environ, "CONTAINERS_CONF": str(home / "containers.conf")},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        stack.callback(service.wait, 20)
+        stack.callback(service.terminate)
+        wait_for("the service", socket.exists, within=20, seen=lambda: tail(home / "log"))
+        with flavoured("podman", shape="up", up_prefix=["env", f"XDG_RUNTIME_DIR={home}"]) as cluster:
+            yield cluster
+
+
+@pytest.mark.podman
+def test_a_trial_trains_where_its_root_is_read_only(read_only: Cluster) -> None:
+    command = "touch /probe 2>/dev/null || echo nothing is written here; python3 train.py"
+    trial = read_only.run(experiment("read-only", command), "train")
+    assert read_only.printed(trial["id"])[0] == "nothing is written here"
+    assert read_only.checkpoints(trial["experimentId"]) != []
+    done = read_only.run_det("cmd", "run", "--config", "resources.slots=0", "touch here && ls here; touch /probe", check=False)
+    assert done.code == 1 and " || here" in done.out and "Read-only file system" in done.out, done
 
 
 @pytest.mark.podman
