@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
+import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -357,3 +360,101 @@ def test_a_quota_of_the_namespace_is_the_reason(master: Cluster, control_plane: 
         control_plane.run("delete", "resourcequota", "none", "--namespace", namespace)
     reaches(master, number, "COMPLETED", within=150)
     assert master.trials(number)[0]["restarts"] == 0
+
+
+ADMIN = {"DET_USER": "admin", "DET_PASS": ""}
+
+
+def agent(master: Cluster, name: str) -> dict[str, Any]:
+    return next(found for found in agents(master) if found["id"] == name)
+
+
+def nodes_of(control_plane: Kubernetes, namespace: str, number: int) -> list[str]:
+    """The nodes of an experiment's pods that have one and are not being deleted."""
+    pods = [pod for pod in pods_of(control_plane, namespace, number) if "deletionTimestamp" not in pod["metadata"]]
+    return [pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")]
+
+
+def node_of(master: Cluster, control_plane: Kubernetes, namespace: str, number: int) -> str:
+    """The node of an experiment's only pod, once it has one."""
+    found = wait_for("its node", lambda: nodes_of(control_plane, namespace, number), within=30, seen=master.describe)
+    return found[0]
+
+
+def test_a_node_that_is_disabled_gives_up_its_pods_without_a_charge(
+    master: Cluster, control_plane: Kubernetes, namespace: str
+) -> None:
+    number = experiment(master, life(run_for="8s"))
+    first = node_of(master, control_plane, namespace, number)
+    master.run_det("agent", "disable", first, env=ADMIN)
+    try:
+        assert not agent(master, first)["enabled"]
+
+        def has_moved() -> bool:
+            nodes = nodes_of(control_plane, namespace, number)
+            return bool(nodes) and first not in nodes
+
+        wait_for("its pod on another node", has_moved, within=60, seen=master.describe)
+        there = {**life(run_for="1s"), "spec": {"nodeSelector": {"kubernetes.io/hostname": first}}}
+        waiting = experiment(master, there)
+        wait_for("the reason", lambda: "disabled" in why(master, waiting), within=30, seen=master.describe)
+        assert not pods_of(control_plane, namespace, waiting)
+    finally:
+        master.run_det("agent", "enable", first, env=ADMIN)
+    for one in (number, waiting):
+        reaches(master, one, "COMPLETED")
+        assert master.trials(one)[0]["restarts"] == 0
+    assert agent(master, first)["enabled"]
+
+
+def test_a_node_that_is_drained_lets_its_pods_end_and_takes_no_others(
+    master: Cluster, control_plane: Kubernetes, namespace: str
+) -> None:
+    number = experiment(master, life(run_for="10s"))
+    node = node_of(master, control_plane, namespace, number)
+    (before,) = pods_of(control_plane, namespace, number)
+    shown = master.run_det("agent", "disable", "--drain", node, env=ADMIN)
+    try:
+        assert master.trials(number)[0]["taskId"] in shown.out
+        there = {**life(run_for="1s"), "spec": {"nodeSelector": {"kubernetes.io/hostname": node}}}
+        waiting = experiment(master, there)
+        wait_for("the reason", lambda: "draining" in why(master, waiting), within=30, seen=master.describe)
+        (after,) = pods_of(control_plane, namespace, number)
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+        reaches(master, number, "COMPLETED")
+        assert not pods_of(control_plane, namespace, waiting)
+    finally:
+        master.run_det("agent", "enable", node, env=ADMIN)
+    reaches(master, waiting, "COMPLETED")
+    assert [master.trials(one)[0]["restarts"] for one in (number, waiting)] == [0, 0]
+
+
+def test_a_node_whose_log_matched_a_policy_is_avoided(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
+    policy = {"name": "broken", "pattern": "bus error", "action": "exclude_node"}
+    number = experiment(master, life(run_for="6s", scenario="fail"), max_restarts=1, log_policies=[policy])
+    node = node_of(master, control_plane, namespace, number)
+    # The code of a fake pod prints nothing: its line is sent as its supervisor sends it, with the token of its Secret.
+    (job,) = of_experiment(control_plane, namespace, "jobs", number)
+    variables = variables_of(control_plane, namespace, job["metadata"]["name"])
+    record = {
+        "taskId": variables["DET_TASK_ID"],
+        "allocationId": variables["DET_ALLOCATION_ID"],
+        "agentId": node,
+        "containerId": variables["DET_CONTAINER_ID"],
+        "log": "bus error at 0x7f",
+    }
+    token = variables["DET_SESSION_TOKEN"]
+    master.api("POST", "/api/v1/task/logs", {"logs": [record]}, token=token)
+    reaches(master, number, "ERROR", within=90)
+    assert master.trials(number)[0]["restarts"] == 1
+    lines = log(master, number)
+    assert any(f"will not schedule on {node}" in line for line in lines), lines
+    nodes = [found for line in lines for found in re.findall(r"Successfully assigned \S+ to (\S+)", line)]
+    assert len(nodes) == 2 and nodes[0] == node != nodes[1], lines
+
+
+def variables_of(control_plane: Kubernetes, namespace: str, secret: str) -> dict[str, str]:
+    """The variables that the platform gives a container, from the Secret of its pod."""
+    found = json.loads(control_plane.run("get", "secret", secret, "--namespace", namespace, "--output", "json"))
+    (script,) = [json.loads(base64.b64decode(text)) for text in found["data"].values()]
+    return dict(script["env"])
