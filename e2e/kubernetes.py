@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pathlib
 import shutil
+import signal
 import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -73,3 +77,16 @@ class Kubernetes:
     def apply(self, *objects: dict[str, Any]) -> None:
         listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         self.run("apply", "--filename", "-", text=json.dumps(listed))
+
+    @contextlib.contextmanager
+    def paused(self, component: str = "kube-apiserver") -> Iterator[None]:
+        """A component of the control plane accepts connections and answers nothing. Needs a testbed on this machine."""
+        file = pathlib.Path(os.environ.get("K8S_TESTBED_STATE", ""), "run", f"{component}.pid")
+        if not file.is_file():
+            raise Missing("K8S_TESTBED_STATE names no testbed whose control plane can be paused")
+        process = int(file.read_text().split()[0])
+        os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(process, signal.SIGCONT)

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import re
+import signal
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,7 @@ import yaml
 from conftest import equipment
 from harness import Cluster, Missing
 from kubernetes import Kubernetes
-from waiting import wait_for
+from waiting import stays_true, wait_for
 
 pytestmark = pytest.mark.kubernetes
 
@@ -458,3 +459,80 @@ def variables_of(control_plane: Kubernetes, namespace: str, secret: str) -> dict
     found = json.loads(control_plane.run("get", "secret", secret, "--namespace", namespace, "--output", "json"))
     (script,) = [json.loads(base64.b64decode(text)) for text in found["data"].values()]
     return dict(script["env"])
+
+
+@contextlib.contextmanager
+def silent(master: Cluster, control_plane: Kubernetes) -> Iterator[None]:
+    """The API server answers nothing."""
+    master.expect_alarm("a watch of a Kubernetes cluster was broken off")
+    master.expect_alarm("cannot be created or deleted yet|a request to Kubernetes failed")
+    with contextlib.ExitStack() as stack:
+        with equipment():
+            stack.enter_context(control_plane.paused())
+        yield
+
+
+def created(control_plane: Kubernetes, namespace: str, number: int) -> list[str]:
+    """The Job of each pod that was ever created for an experiment, by the events of Jobs."""
+    found = control_plane.items("events", "--namespace", namespace, "--field-selector", "reason=SuccessfulCreate")
+    jobs = [event["involvedObject"]["name"] for event in found for _ in range(event.get("count") or 1)]
+    return [job for job in jobs if f"-exp-{number}-trial-" in job]
+
+
+def gang(master: Cluster, run_for: str = "5s") -> int:
+    """An experiment of two pods that each take a whole node."""
+    return experiment(master, life(run_for=run_for), slots=2 * max(len(found["slots"]) for found in agents(master)))
+
+
+def test_work_goes_on_after_an_api_server_that_was_silent(
+    master: Cluster, control_plane: Kubernetes, namespace: str
+) -> None:
+    running = experiment(master, life(run_for="15s"))
+    node_of(master, control_plane, namespace, running)
+    with silent(master, control_plane):
+        waiting = gang(master)
+        stays_true("it runs", lambda: state(master, running) == "RUNNING", throughout=12)
+        assert state(master, waiting) != "ERROR"
+    for number, pods in ((running, 1), (waiting, 2)):
+        reaches(master, number, "COMPLETED", within=120)
+        assert len(created(control_plane, namespace, number)) == pods
+        assert master.trials(number)[0]["restarts"] == 0
+
+
+def test_a_master_that_starts_before_the_api_server_answers_makes_nothing_twice(
+    master: Cluster, control_plane: Kubernetes, namespace: str
+) -> None:
+    running = experiment(master, life(run_for="15s"))
+    node_of(master, control_plane, namespace, running)
+    with silent(master, control_plane):
+        # Its objects are asked for, and the answers are lost.
+        waiting = gang(master)
+        master.restart("master")
+        assert state(master, running) != "ERROR"
+    for number, pods in ((running, 1), (waiting, 2)):
+        reaches(master, number, "COMPLETED", within=120)
+        assert len(created(control_plane, namespace, number)) == pods
+        assert master.trials(number)[0]["restarts"] == 0
+
+
+def test_a_master_that_was_away_learns_what_ended_and_what_runs(
+    master: Cluster, control_plane: Kubernetes, namespace: str
+) -> None:
+    ends, runs = experiment(master, life(run_for="6s")), gang(master, run_for="14s")
+    wait_for("all on nodes", lambda: len(nodes_of(control_plane, namespace, runs)) == 2, within=60, seen=master.describe)
+    (name,) = {pod["metadata"]["name"] for pod in pods_of(control_plane, namespace, ends)}
+    before = {pod["metadata"]["uid"] for pod in pods_of(control_plane, namespace, runs)}
+    master.part("master").send(signal.SIGKILL)
+    master.part("master").wait(within=30)
+
+    def has_ended() -> bool:
+        found = control_plane.items("pods", "--namespace", namespace, "--field-selector", f"metadata.name={name}")
+        return [pod["status"]["phase"] for pod in found] == ["Succeeded"]
+
+    wait_for("the end of a pod without a master", has_ended, within=60)
+    master.start()
+    assert {pod["metadata"]["uid"] for pod in pods_of(control_plane, namespace, runs)} == before
+    for number, pods in ((ends, 1), (runs, 2)):
+        reaches(master, number, "COMPLETED")
+        assert len(created(control_plane, namespace, number)) == pods
+        assert master.trials(number)[0]["restarts"] == 0
