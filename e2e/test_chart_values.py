@@ -147,14 +147,15 @@ def test_values_without_an_effect_change_nothing(tmp_path: pathlib.Path) -> None
     assert rendered("--values", str(tmp_path / "without.yaml")) == rendered("--values", str(tmp_path / "with.yaml"))
 
 
-@pytest.mark.parametrize("preset", ["defaults", "older defaults"])
+OLDER = ("--values", str(CHART / "pedl-values.yaml"))
+PRESETS = {"defaults": (), "older defaults": OLDER, "older login": (*OLDER, "--set", "registry.password=p")}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
 def test_the_defaults_are_those_that_are_documented(preset: str, tmp_path: pathlib.Path) -> None:
     file = tmp_path / "least.yaml"
     file.write_text(yaml.safe_dump(LEAST))
-    words = ["--values", str(file)]
-    if preset == "older defaults":
-        words += ["--values", str(CHART / "pedl-values.yaml")]
-    found = [it for it in yaml.safe_load_all(rendered(*words)) if it]
+    found = [it for it in yaml.safe_load_all(rendered("--values", str(file), *PRESETS[preset])) if it]
     wrong = [
         f"{where}: {seen(found, where)!r}, not {value!r}"
         for where, value in EFFECTS[preset]
