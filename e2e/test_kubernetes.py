@@ -37,8 +37,8 @@ def namespace(control_plane: Kubernetes) -> Iterator[str]:
     control_plane.run("delete", "namespace", name, "--wait=false")
 
 
-@pytest.fixture(scope="module")
-def master(control_plane: Kubernetes, namespace: str) -> Iterator[Cluster]:
+@contextlib.contextmanager
+def managing(control_plane: Kubernetes, namespace: str, **more: Any) -> Iterator[Cluster]:
     """A master whose only resource manager is the control plane."""
     manager = {
         "type": "kubernetes",
@@ -47,10 +47,25 @@ def master(control_plane: Kubernetes, namespace: str) -> Iterator[Cluster]:
         "max_slots_per_pod": max(control_plane.nodes().values()),
         "determined_master_host": "master.invalid",
         "helper_image": "helper.invalid/det:1",
+        **more,
     }
     with Cluster(agents=[], master_config={"resource_manager": manager}) as master:
         nodes = len(control_plane.nodes())
         wait_for("the nodes", lambda: len(agents(master)) == nodes, within=30, seen=master.describe)
+        yield master
+
+
+@pytest.fixture(scope="module")
+def master(control_plane: Kubernetes, namespace: str) -> Iterator[Cluster]:
+    with managing(control_plane, namespace) as master:
+        yield master
+
+
+@pytest.fixture(scope="module")
+def processors(control_plane: Kubernetes, namespace: str) -> Iterator[Cluster]:
+    """A master whose slots are eight processors each."""
+    more = {"slot_type": "cpu", "slot_resource_requests": {"cpu": 8}, "max_slots_per_pod": 4}
+    with managing(control_plane, namespace, **more) as master:
         yield master
 
 
@@ -198,11 +213,54 @@ def test_a_failure_is_the_experiments(master: Cluster) -> None:
     assert any("exit code 7" in line for line in master.log_lines(trial)), master.log_lines(trial)
 
 
-def test_two_gangs_of_the_whole_cluster_both_finish(master: Cluster, control_plane: Kubernetes) -> None:
-    slots = sum(control_plane.nodes().values())
-    numbers = [experiment(master, life(run_for="3s"), slots=slots) for _ in range(2)]
-    for number in numbers:
-        reaches(master, number, "COMPLETED", within=120)
+def usable(master: Cluster) -> list[int]:
+    """Slots that nothing holds, node by node."""
+    return [sum(not slot["container"] for slot in found["slots"].values()) for found in agents(master)]
+
+
+@contextlib.contextmanager
+def occupied(control_plane: Kubernetes, namespace: str, resource: str, amounts: dict[str, int]) -> Iterator[None]:
+    """Pods of others on nodes, with so much of a resource each."""
+    strangers = []
+    for node, amount in amounts.items():
+        container = {"name": "c", "image": "stranger", "resources": {"limits": {resource: amount}}}
+        annotations = life(scenario="forever")["metadata"]["annotations"]
+        metadata = {"name": f"stranger-{node}", "namespace": namespace, "annotations": annotations}
+        spec = {"nodeName": node, "containers": [container]}
+        strangers.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    try:
+        for stranger in strangers:
+            control_plane.apply(stranger)
+        yield
+    finally:
+        where = ("--namespace", namespace, "--grace-period=0", "--force", "--ignore-not-found")
+        for stranger in strangers:
+            control_plane.run("delete", "pod", stranger["metadata"]["name"], *where)
+
+
+@pytest.mark.parametrize(
+    ("slots", "resource", "of_others", "left"),
+    [
+        pytest.param("master", "nvidia.com/gpu", (), (8, 8, 8, 8), id="gpus"),
+        pytest.param("master", "nvidia.com/gpu", (8,), (0, 8, 8, 8), id="gpus beside pods of others"),
+        pytest.param("processors", "cpu", (32,), (0, 4, 4, 4), id="processors beside pods of others"),
+    ],
+)
+def test_two_gangs_of_the_whole_cluster_both_finish(
+    slots: str,
+    resource: str,
+    of_others: tuple[int, ...],
+    left: tuple[int, ...],
+    request: pytest.FixtureRequest,
+    control_plane: Kubernetes,
+    namespace: str,
+) -> None:
+    master = request.getfixturevalue(slots)
+    with occupied(control_plane, namespace, resource, dict(zip(sorted(control_plane.nodes()), of_others))):
+        wait_for("pods of others", lambda: usable(master) == list(left), within=20, seen=lambda: usable(master))
+        numbers = [experiment(master, life(run_for="3s"), slots=sum(left)) for _ in range(2)]
+        for number in numbers:
+            reaches(master, number, "COMPLETED", within=120)
 
 
 def test_pods_of_a_gang_are_ranks_on_their_nodes(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
@@ -254,27 +312,15 @@ def test_a_pod_that_is_deleted_by_hand_is_started_again_without_a_charge(
 
 
 def test_what_others_occupy_is_not_given_out(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
-    nodes = control_plane.nodes()
-    strangers = []
-    for node, gpus in nodes.items():
-        container = {"name": "c", "image": "stranger", "resources": {"limits": {"nvidia.com/gpu": gpus}}}
-        annotations = life(scenario="forever")["metadata"]["annotations"]
-        metadata = {"name": f"stranger-{node}", "namespace": namespace, "annotations": annotations}
-        spec = {"nodeName": node, "containers": [container]}
-        strangers.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    control_plane.apply(*strangers)
-
     def are_taken() -> bool:
         slots = [slot for agent in agents(master) for slot in agent["slots"].values()]
         return all((slot.get("container") or {}).get("id") == "unknown" for slot in slots)
 
-    wait_for("all slots are others'", are_taken, within=30, seen=master.describe)
-    number = experiment(master, life(run_for="1s"))
-    why = master.run_det("job", "why", _job_of(master, number), check=False)
-    assert "slot" in why.out, why
-    for stranger in strangers:
-        name = stranger["metadata"]["name"]
-        control_plane.run("delete", "pod", name, "--namespace", namespace, "--grace-period=0", "--force", "--wait=false")
+    with occupied(control_plane, namespace, "nvidia.com/gpu", control_plane.nodes()):
+        wait_for("all slots are others'", are_taken, within=30, seen=master.describe)
+        number = experiment(master, life(run_for="1s"))
+        why = master.run_det("job", "why", _job_of(master, number), check=False)
+        assert "slot" in why.out, why
     reaches(master, number, "COMPLETED", within=90)
 
 
