@@ -6,6 +6,7 @@ Its nodes are fake: pods are created and counted, and run nothing.
 from __future__ import annotations
 
 import pathlib
+import tarfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ import yaml
 
 from conftest import equipment
 from helm import Helm, helm, may, secret_text, volume
-from kubernetes import Kubernetes
+from kubernetes import CHART, Kubernetes
 from waiting import wait_for
 
 pytestmark = pytest.mark.kubernetes
@@ -290,3 +291,52 @@ def test_a_label_adds_an_agent_to_a_node_and_removes_it(charts: Helm, cluster: K
         cluster.run("label", "node", node, f"{label}-")
         cluster.run("taint", "node", node, f"{label}-")
     assert not exists(cluster, f"{namespace}-det-tasks")
+
+
+def test_the_chart_is_packed_and_installed_from_its_archive(
+    charts: Helm, cluster: Kubernetes, tmp_path: pathlib.Path
+) -> None:
+    namespace = charts.namespace()
+    printed = charts.run("package", str(CHART), "--destination", str(tmp_path))
+    (archive,) = tmp_path.glob("determined-*.tgz")
+    assert str(archive) in printed
+    with tarfile.open(archive) as opened:
+        packed = set(opened.getnames())
+    files = {str(path.relative_to(CHART.parent)) for path in CHART.rglob("*") if path.is_file()}
+    assert packed == files, "nothing is left out or added"
+    # The rendering of the archive is that of the directory.
+    charts.apply("install", "det", namespace, VALUES, chart=archive)
+    assert "Succeeded" in charts.run("test", "det", "--namespace", namespace)
+    (listed,) = yaml.safe_load(charts.run("list", "--namespace", namespace, "--output", "yaml"))
+    assert (listed["name"], f"{listed['chart']}.tgz", listed["status"]) == ("det", archive.name, "deployed")
+    assert "det" not in charts.run("list", "--namespace", f"{namespace}-det-tasks", "--short").split()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_an_ingress_leads_to_the_service_of_the_master(charts: Helm, cluster: Kubernetes, scheme: str) -> None:
+    namespace = charts.namespace()
+    host = f"{namespace}.example.com"
+    tls = [{"secretName": "front", "hosts": [host]}]
+    ingress = {"enabled": True, "className": "nginx", "hosts": [host], "tls": tls}
+    values = {**VALUES, "service": {}, "useNodePortForMaster": True, "ingress": ingress}
+    if scheme == "https":
+        keys = ("--from-literal=tls.crt=c", "--from-literal=tls.key=k")
+        cluster.run("create", "secret", "generic", "back", "--namespace", namespace, *keys)
+        values |= {"tlsSecret": "back", "ingress": {**ingress, "sslPassthrough": True}}
+    charts.apply("install", "det", namespace, values)
+    (found,) = cluster.items("ingresses", "--namespace", namespace)
+    spec = found["spec"]
+    assert spec["ingressClassName"] == "nginx"
+    assert spec["tls"] == tls
+    (rule,) = spec["rules"]
+    (path,) = rule["http"]["paths"]
+    assert (rule["host"], path["path"], path["pathType"]) == (host, "/", "Prefix")
+    backend = path["backend"]["service"]
+    name = f"metadata.name={backend['name']}"
+    (service,) = cluster.items("services", "--namespace", namespace, "--field-selector", name)
+    assert service["spec"]["type"] == "NodePort"
+    assert backend["port"]["number"] in {it["port"] for it in service["spec"]["ports"]}
+    annotations = found["metadata"]["annotations"]
+    prefix = "nginx.ingress.kubernetes.io"
+    assert annotations.get(f"{prefix}/backend-protocol") == ("HTTPS" if scheme == "https" else None)
+    assert annotations.get(f"{prefix}/ssl-passthrough") == ("true" if scheme == "https" else None)
