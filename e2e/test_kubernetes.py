@@ -533,11 +533,11 @@ def gang(master: Cluster, run_for: str = "5s") -> int:
 def test_work_goes_on_after_an_api_server_that_was_silent(
     master: Cluster, control_plane: Kubernetes, namespace: str
 ) -> None:
-    running = experiment(master, life(run_for="15s"))
-    node_of(master, control_plane, namespace, running)
+    running = experiment(master, life(run_for="12s"))
+    reaches(master, running, "RUNNING")
     with silent(master, control_plane):
         waiting = gang(master)
-        stays_true("it runs", lambda: state(master, running) == "RUNNING", throughout=12)
+        stays_true("it runs", lambda: state(master, running) == "RUNNING", throughout=10)
         assert state(master, waiting) != "ERROR"
     for number, pods in ((running, 1), (waiting, 2)):
         reaches(master, number, "COMPLETED", within=120)
@@ -549,7 +549,7 @@ def test_a_master_that_starts_before_the_api_server_answers_makes_nothing_twice(
     master: Cluster, control_plane: Kubernetes, namespace: str
 ) -> None:
     running = experiment(master, life(run_for="15s"))
-    node_of(master, control_plane, namespace, running)
+    reaches(master, running, "RUNNING")
     with silent(master, control_plane):
         # Its objects are asked for, and the answers are lost.
         waiting = gang(master)
