@@ -582,3 +582,34 @@ def test_a_master_that_was_away_learns_what_ended_and_what_runs(
         reaches(master, number, "COMPLETED")
         assert len(created(control_plane, namespace, number)) == pods
         assert master.trials(number)[0]["restarts"] == 0
+
+
+def test_tasks_of_every_kind_outlive_a_restart_of_the_master(
+    master: Cluster, control_plane: Kubernetes, namespace: str
+) -> None:
+    number = experiment(master, life(run_for="1s"))
+    reaches(master, number, "COMPLETED")
+    config = master.write_config({"environment": {"pod_spec": life(scenario="forever")}, "resources": {"slots": 0}})
+    words = ("--detach", "--config-file", config)
+    tasks = {
+        "COMMAND": master.run_det("command", "run", *words, "true").out.split()[-1],
+        "NOTEBOOK": master.run_det("notebook", "start", *words).out.split()[-1],
+        "SHELL": master.run_det("shell", "start", *words).out.split()[-1],
+        "TENSORBOARD": master.run_det("tensorboard", "start", *words, number).out.split()[-1],
+    }
+
+    def pods() -> dict[str, str]:
+        """The pod of each kind that is on a node."""
+        found = control_plane.items("pods", "--namespace", namespace, "--selector", "determined.ai/task_id")
+        mine = [pod for pod in found if pod["metadata"]["labels"]["determined.ai/task_id"] in tasks.values()]
+        on_nodes = [pod["metadata"] for pod in mine if pod["spec"].get("nodeName")]
+        return {it["labels"]["determined.ai/task_type"]: it["uid"] for it in on_nodes}
+
+    wait_for("a pod of each kind", lambda: set(pods()) == set(tasks), within=60, seen=pods)
+    before = pods()
+    master.restart("master")
+    assert {task["taskId"] for task in master.live_tasks()} >= set(tasks.values())
+    assert pods() == before
+    for kind, task in tasks.items():
+        master.run_det(kind.lower(), "kill", task)
+    wait_for("the end of their pods", lambda: not pods(), within=60, seen=pods)
