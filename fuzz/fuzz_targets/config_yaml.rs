@@ -5,7 +5,7 @@
 
 use det_config::container::TaskContainerDefaults;
 use det_config::experiment::{ExperimentConfig, mask_document};
-use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
+use det_config::submitted::{CompletionDefaults, Experiment, SubmittedDocument};
 use det_config::{LoadedAgent, LoadedMaster, Sources, yaml};
 use libfuzzer_sys::fuzz_target;
 
@@ -27,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = LoadedMaster::load(sources);
     let _ = LoadedAgent::load(sources);
 
-    let Ok(submitted) = Submitted::parse(Experiment, text) else {
+    let Ok(submitted) = SubmittedDocument::parse(Experiment, text) else {
         return;
     };
     let _ = submitted.under(&[]).placement();

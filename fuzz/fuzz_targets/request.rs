@@ -3,7 +3,7 @@
 //! The first byte chooses the type. What was read is written and read as the same.
 #![no_main]
 
-use det_api_types::wire::{Salvaged, decode, decode_query, encode};
+use det_api_types::wire::{SalvagedElement, decode, decode_query, encode};
 use det_api_types::{
     agents, allocations, auth, checkpoints, events, experiments, jobs, logs, metrics, pools,
     searcher, trials, users, workspaces,
@@ -114,7 +114,7 @@ fuzz_target!(|data: &[u8]| {
             users::PostUserRequest,
             users::PatchUser,
             users::PatchUserResponse,
-            Vec<Salvaged<logs::UnmanagedLog>>,
+            Vec<SalvagedElement<logs::UnmanagedLog>>,
         );
     }
 });

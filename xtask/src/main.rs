@@ -2,7 +2,7 @@
 //!
 //! [`graph`] holds the rules on which crate may depend on which, [`modules`] which modules may use each other, [`files`] the
 //! rules on the files of the repository, [`citations`] those on what comments and documents cite, [`words`] those on the
-//! words in comments, names and messages, [`handlers`] those on the handlers of requests, [`methods`] how many methods a
+//! words in comments, names and messages, [`names`] those on the names of types, [`handlers`] those on the handlers of requests, [`methods`] how many methods a
 //! type may have, [`absent`] what certain crates do not contain. All are functions of data; only [`workspace`] asks `cargo` and `git`.
 //!
 //! `cargo run -p xtask -- subjects` checks the subjects of commits ([`subjects`]), which is apart because not every copy
@@ -15,6 +15,7 @@ mod graph;
 mod handlers;
 mod methods;
 mod modules;
+mod names;
 mod subjects;
 mod words;
 mod workspace;
@@ -62,6 +63,7 @@ fn check() -> anyhow::Result<Findings> {
         handlers::check(path, text, &mut findings);
         findings.errors.extend(graph::impure(path, text));
         pages.check(path, text, &mut findings);
+        names::check(path, text, &mut findings);
         words::check(path, text, &mut findings);
     }
     methods.check(&mut findings);

@@ -10,7 +10,7 @@
 pub mod adoption;
 
 use det_ids::{AgentId, AllocationId, ContainerId, SlotId};
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_taskspec::{ContainerExit, ContainerSpec, Device, ExitCause};
 use serde::{Deserialize, Serialize};
 
@@ -142,7 +142,7 @@ pub enum ContainerState {
     },
 }
 
-impl From<ContainerState> for Observed {
+impl From<ContainerState> for ObservedState {
     fn from(state: ContainerState) -> Self {
         match state {
             ContainerState::Assigned => Self::Assigned,

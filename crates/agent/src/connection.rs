@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::AgentError;
 use crate::containers::store::KillOrder;
-use crate::containers::{Manager, Session, Shared};
+use crate::containers::{Manager, Session, SharedState};
 
 /// The longest wait for each step of connecting.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -89,7 +89,7 @@ enum LinkError {
 ///
 /// Ends with an error when the master refuses the agent for good, or when a bounded number of attempts is used up.
 pub(crate) async fn keep(
-    shared: &Shared,
+    shared: &SharedState,
     manager: &Manager,
     tls: Arc<rustls::ClientConfig>,
     stop: CancellationToken,
@@ -130,7 +130,7 @@ pub(crate) async fn keep(
 
 /// Whether the agent joins anew after this error, because the master does not take it as the one that it was. Errs when
 /// the master refuses it for good.
-fn rejoins(shared: &Shared, error: &LinkError) -> Result<bool, AgentError> {
+fn rejoins(shared: &SharedState, error: &LinkError) -> Result<bool, AgentError> {
     let LinkError::Refused { reason, then } = error else {
         return Ok(false);
     };
@@ -164,7 +164,7 @@ struct Attempts {
 }
 
 impl Attempts {
-    fn new(shared: &Shared) -> Self {
+    fn new(shared: &SharedState) -> Self {
         Self {
             made: 0,
             counted: 0,
@@ -179,7 +179,7 @@ impl Attempts {
     /// the next, and errs when there is to be none.
     fn record(
         &mut self,
-        shared: &Shared,
+        shared: &SharedState,
         error: &LinkError,
         was_connected: bool,
     ) -> Result<Duration, AgentError> {
@@ -214,7 +214,7 @@ impl Attempts {
         Ok(jittered)
     }
 
-    fn log(&mut self, shared: &Shared, reason: String, was_connected: bool) {
+    fn log(&mut self, shared: &SharedState, reason: String, was_connected: bool) {
         if self.last_logged == reason {
             tracing::debug!(
                 attempts = self.made,
@@ -237,7 +237,7 @@ impl Attempts {
 
 /// Opens the WebSocket; returns it with the local address of the connection.
 async fn connect(
-    shared: &Shared,
+    shared: &SharedState,
     tls: &Arc<rustls::ClientConfig>,
 ) -> Result<(Socket, String), LinkError> {
     let master = &shared.master;
@@ -341,7 +341,7 @@ async fn within<T>(future: impl Future<Output = T>) -> Result<T, LinkError> {
 
 /// Exchanges messages with the master until the connection ends. `Ok` means that this agent ended it.
 async fn serve(
-    shared: &Shared,
+    shared: &SharedState,
     manager: &Manager,
     socket: &mut Socket,
     host_address: String,
@@ -399,7 +399,7 @@ async fn serve(
 }
 
 /// The greeting with all containers of this agent; later reports are sent on this connection.
-fn hello(shared: &Shared, host_address: &str) -> Hello {
+fn hello(shared: &SharedState, host_address: &str) -> Hello {
     let mut addresses = vec![host_address.to_owned()];
     if let Ok(name) = nix::unistd::gethostname()
         && let Ok(name) = name.into_string()
@@ -421,7 +421,7 @@ fn hello(shared: &Shared, host_address: &str) -> Hello {
 
 /// Handles a message from the master.
 fn handle(
-    shared: &Shared,
+    shared: &SharedState,
     manager: &Manager,
     text: &str,
     host_address: &str,

@@ -149,7 +149,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use det_ids::SlotId;
-    use det_taskspec::Granted;
+    use det_taskspec::SlotGrant;
     use det_taskspec::variables::{SetBy, Tasks, VARIABLES};
 
     use super::*;
@@ -191,7 +191,7 @@ mod tests {
         }
 
         fn slots(mut self, slots: &[u32]) -> Self {
-            self.spec.slots = Granted::Devices(slots.iter().copied().map(SlotId).collect());
+            self.spec.slots = SlotGrant::Devices(slots.iter().copied().map(SlotId).collect());
             self
         }
 

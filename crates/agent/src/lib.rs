@@ -44,7 +44,7 @@ pub use python::PythonError;
 pub use tls::TlsError;
 
 use containers::store::{KillOrder, RuntimeKind};
-use containers::{Manager, Shared};
+use containers::{Manager, SharedState};
 use data_dir::DataDir;
 use devices::Detection;
 use master::MasterAddress;
@@ -175,7 +175,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
     }
     open_user_directories(&options)?;
     let guard = runtime::guard::of_host(&options, data_dir.path());
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(SharedState {
         options,
         master,
         data_dir,
@@ -217,7 +217,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
 }
 
 /// Checks what process tasks can reach on this host, and logs a warning if that is more than it should be.
-async fn report_isolation(shared: &Arc<Shared>) {
+async fn report_isolation(shared: &Arc<SharedState>) {
     let python = shared.task_python().await.clone();
     let of_task = shared.clone();
     let checked = tokio::task::spawn_blocking(move || {
@@ -255,7 +255,7 @@ fn open_user_directories(options: &AgentOptions) -> Result<(), AgentError> {
 }
 
 /// Logs a warning if tasks are to have limits that this host cannot give them.
-async fn report_limits(shared: &Arc<Shared>) {
+async fn report_limits(shared: &Arc<SharedState>) {
     let wanted = shared.options.task_limits;
     if !wanted.limits.any() {
         return;
@@ -316,7 +316,7 @@ async fn detect_devices(options: &AgentOptions) -> Result<Vec<devices::LocalDevi
 }
 
 /// Removes the engine's containers that belong to this data directory but have no directory in it.
-async fn remove_strays(shared: &Shared, manager: &Manager) {
+async fn remove_strays(shared: &SharedState, manager: &Manager) {
     let kind = shared.runtimes.kind;
     if kind == RuntimeKind::Process {
         return;
@@ -336,7 +336,7 @@ async fn remove_strays(shared: &Shared, manager: &Manager) {
 
 /// Keeps the connection until `shutdown`; then ends the tasks if they are to end with the agent.
 async fn serve_until(
-    shared: &Shared,
+    shared: &SharedState,
     manager: &Manager,
     tls: Arc<rustls::ClientConfig>,
     shutdown: CancellationToken,
@@ -367,7 +367,7 @@ async fn serve_until(
     connection.await
 }
 
-async fn end_tasks(shared: &Shared, manager: &Manager) {
+async fn end_tasks(shared: &SharedState, manager: &Manager) {
     let mut live = shared.live.subscribe();
     let count = live.borrow().len();
     if count > 0 {

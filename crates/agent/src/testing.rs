@@ -2,8 +2,8 @@
 
 use det_ids::{TaskId, UserId};
 use det_taskspec::{
-    ClusterFacts, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint, Granted, KindFacts,
-    PerDevice, PlaceFacts, PoolDefaults, RunsIn, TaskDetails, TaskFacts, TaskUser,
+    ClusterFacts, ContainerRequest, ContainerSpec, DeviceKind, Entrypoint, KindFacts, PerDevice,
+    PlaceFacts, PoolDefaults, RunsIn, SlotGrant, TaskDetails, TaskFacts, TaskUser,
 };
 
 /// A zero-slot command that runs `shell`, in the container `id` of a task of its own.
@@ -40,7 +40,7 @@ pub(crate) fn container_spec(id: &str, shell: &str) -> ContainerSpec {
     let place = PlaceFacts {
         runs_in: RunsIn::Machine,
         container_id: id.into(),
-        slots: Granted::Devices(Vec::new()),
+        slots: SlotGrant::Devices(Vec::new()),
         device_kind: DeviceKind::Cpu,
         members: 1,
     };

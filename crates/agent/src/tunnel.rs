@@ -12,7 +12,7 @@ use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::containers::Shared;
+use crate::containers::SharedState;
 use crate::runtime::listeners::Owner;
 
 /// Bytes that one direction of a tunnel holds at most.
@@ -22,7 +22,7 @@ const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Connects to the port that the master asks for, and carries bytes between both until one side ends. What goes wrong is
 /// reported to the master, whose user waits.
-pub(crate) async fn carry(shared: &Shared, dial: Dial) {
+pub(crate) async fn carry(shared: &SharedState, dial: Dial) {
     let tunnel_id = dial.tunnel_id.clone();
     match connect(shared, &dial).await {
         Ok(port) => {
@@ -38,7 +38,7 @@ pub(crate) async fn carry(shared: &Shared, dial: Dial) {
     }
 }
 
-async fn connect(shared: &Shared, dial: &Dial) -> Result<TcpStream, String> {
+async fn connect(shared: &SharedState, dial: &Dial) -> Result<TcpStream, String> {
     let port = dial.host_port;
     // The master may name only what this agent has reported: not the services of its host.
     let reported = shared.outbox.latest(&dial.container_id);
@@ -87,7 +87,7 @@ fn owner_of(runtime_id: String) -> Owner {
 }
 
 async fn carry_to(
-    shared: &Shared,
+    shared: &SharedState,
     tunnel_id: &str,
     mut port: TcpStream,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -99,7 +99,7 @@ async fn carry_to(
 
 /// Asks the master for a tunnel, or reports why there is none.
 async fn request(
-    shared: &Shared,
+    shared: &SharedState,
     tunnel_id: &str,
     failure: Option<&str>,
 ) -> Result<reqwest::Response, reqwest::Error> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::page::OrderBy;
-use crate::wire::{Salvaged, Timestamp, wire_enum};
+use crate::wire::{SalvagedElement, Timestamp, wire_enum};
 
 pub use incoming::{
     Id, IncomingLogs, PlainLevel, PlainLog, PlainLogs, PlainTime, Text, read_task_logs,
@@ -95,7 +95,7 @@ pub struct SpoolOutage {
 pub struct PostTaskLogsRequest {
     /// The records, all of one task. Broken ones are dropped, not refused.
     #[schema(value_type = Vec<TaskLog>)]
-    pub logs: Vec<Salvaged<TaskLog>>,
+    pub logs: Vec<SalvagedElement<TaskLog>>,
     /// Position of these records in the sender's spool; `None` = repeated records cannot be recognised.
     pub spool: Option<SpoolPosition>,
 }

@@ -88,7 +88,7 @@ fn snake_case(value: &Value) -> Value {
 }
 
 /// An operation with our types for it.
-struct Built {
+struct OperationTypes {
     name: &'static str,
     query: Option<Shape>,
     request: Option<Shape>,
@@ -97,7 +97,7 @@ struct Built {
 
 macro_rules! built {
     ($($name:ident $(? $query:ty)?: $($request:ty)? => $response:ty,)*) => {
-        vec![$(Built {
+        vec![$(OperationTypes {
             name: stringify!($name),
             query: built!(@ $($query)?),
             request: built!(@ $($request)?),
@@ -109,7 +109,7 @@ macro_rules! built {
 }
 
 #[expect(clippy::too_many_lines, reason = "one table")]
-fn built() -> Vec<Built> {
+fn built() -> Vec<OperationTypes> {
     use page::Empty;
     built! {
         GetAgents ? agents::GetAgentsQuery: => agents::GetAgentsResponse,
@@ -283,7 +283,7 @@ fn built() -> Vec<Built> {
 }
 
 /// Log records are read one by one, which the filler cannot imitate.
-fn post_task_logs() -> Built {
+fn post_task_logs() -> OperationTypes {
     let full = logs::PostTaskLogsRequest {
         logs: vec![support::full::<logs::TaskLog>().into()],
         ..support::full()
@@ -291,7 +291,7 @@ fn post_task_logs() -> Built {
     let written = |request: &logs::PostTaskLogsRequest| {
         serde_json::to_value(request).expect("messages can be written")
     };
-    Built {
+    OperationTypes {
         name: "PostTaskLogs",
         query: None,
         request: Some(Shape {
@@ -302,7 +302,7 @@ fn post_task_logs() -> Built {
     }
 }
 
-fn all_built() -> Vec<Built> {
+fn all_built() -> Vec<OperationTypes> {
     let mut all = built();
     all.push(post_task_logs());
     all

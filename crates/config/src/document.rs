@@ -20,7 +20,9 @@ use crate::repair;
 use crate::schema::{
     Document, Findings, Key, Stage, check_document, document_schema, keys_of, template_schema,
 };
-use crate::submitted::{CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults};
+use crate::submitted::{
+    CompletionDefaults, Experiment, SubmittedDocument, SubmittedTask, TaskDefaults,
+};
 use crate::task::{LaunchKind, TASK_DOCUMENT};
 use crate::template::Template;
 use crate::workload::Workload;
@@ -362,8 +364,8 @@ fn check_experiment(
     options: CheckOptions<'_>,
 ) -> Result<Vec<ConfigWarning>, ConfigErrors> {
     let (overrides, templates) = (options.overrides, options.templates);
-    let submitted =
-        Submitted::read_file(Experiment, file, text, overrides)?.over_templates(templates)?;
+    let submitted = SubmittedDocument::read_file(Experiment, file, text, overrides)?
+        .over_templates(templates)?;
     let mut warnings = submitted.warnings.clone();
     warnings.extend(submitted.under(&[]).drawn());
     if options.partial {
@@ -384,7 +386,7 @@ fn check_task_of(
 ) -> Result<Vec<ConfigWarning>, ConfigErrors> {
     let (overrides, templates) = (options.overrides, options.templates);
     let mut submitted =
-        Submitted::read_file(kind, file, text, overrides)?.over_templates(templates)?;
+        SubmittedDocument::read_file(kind, file, text, overrides)?.over_templates(templates)?;
     let warnings = submitted.warnings.clone();
     // A command line brings the command, where the file has none.
     if kind == LaunchKind::Command && submitted.to_value()["entrypoint"].is_null() {

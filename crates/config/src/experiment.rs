@@ -1,6 +1,6 @@
 //! What an experiment runs with, and what its documents may hold.
 //!
-//! An [`ExperimentConfig`] is made from documents by [`crate::Submitted`]. Its JSON form is what clients see and what the
+//! An [`ExperimentConfig`] is made from documents by [`crate::SubmittedDocument`]. Its JSON form is what clients see and what the
 //! training process gets: every key is there.
 
 mod checks;

@@ -115,7 +115,7 @@ impl TaskContainerDefaults {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::submitted::{CompletionDefaults, Experiment, Submitted};
+    use crate::submitted::{CompletionDefaults, Experiment, SubmittedDocument};
 
     fn complete(text: &str) -> ExperimentConfig {
         let defaults = TaskContainerDefaults::default();
@@ -129,7 +129,7 @@ mod tests {
         };
         let text =
             format!("{text}\nsearcher: {{name: single, metric: loss, max_length: {{batches: 1}}}}");
-        Submitted::parse(Experiment, &text)
+        SubmittedDocument::parse(Experiment, &text)
             .and_then(|submitted| submitted.complete(&defaults))
             .unwrap_or_else(|errors| panic!("{errors}"))
     }

@@ -3,7 +3,7 @@
 //! Text goes in, typed and complete values come out, or a list of every error with its path and line. The crate knows
 //! nothing of files, of the environment or of the clock: the caller brings texts, variables, names and seeds.
 //!
-//! Read [`Submitted`] first (a document as a user wrote it), then [`experiment::ExperimentConfig`] (what
+//! Read [`SubmittedDocument`] first (a document as a user wrote it), then [`experiment::ExperimentConfig`] (what
 //! an experiment runs with); [`task`] has the same for notebooks, shells, commands and `TensorBoards`. [`MasterConfig`] and
 //! [`AgentConfig`] share one loader, in which a flag beats the environment, the environment beats the files, and the files
 //! beat the defaults. [`document`] checks, guesses and describes documents of every kind.
@@ -56,7 +56,8 @@ pub use master::MasterConfig;
 pub use overrides::apply_overrides;
 pub use schema::{Key, Requirement, Status};
 pub use submitted::{
-    CompletionDefaults, Experiment, PolicedSubmission, Submitted, SubmittedTask, TaskDefaults,
+    CompletionDefaults, Experiment, PolicedSubmission, SubmittedDocument, SubmittedTask,
+    TaskDefaults,
 };
 pub use template::Template;
 pub use units::parse_byte_size;

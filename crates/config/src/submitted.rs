@@ -1,6 +1,6 @@
 //! Documents of experiments and tasks as users submit them, and how they become complete.
 //!
-//! [`Submitted::parse`] reads and checks one document; [`Submitted::complete`] merges it over templates, the pool's
+//! [`SubmittedDocument::parse`] reads and checks one document; [`SubmittedDocument::complete`] merges it over templates, the pool's
 //! defaults and the schema's, and gives what the work runs with. [`PolicedSubmission`] is a document under the policies of its home,
 //! and [`PolicedSubmission::explain`] gives the origin of each effective key too. What differs between experiments and the kinds of task is in `submitted/experiment.rs` and `submitted/task.rs`.
 
@@ -89,7 +89,7 @@ pub(crate) trait Rules: Work {
 
 /// A document as submitted: checked as far as one layer alone can be, older forms translated.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Submitted<K = Experiment> {
+pub struct SubmittedDocument<K = Experiment> {
     /// What the user should know although it is no error, each with its path.
     pub warnings: Vec<ConfigWarning>,
     kind: K,
@@ -100,7 +100,7 @@ pub struct Submitted<K = Experiment> {
 }
 
 /// A document of a task as submitted.
-pub type SubmittedTask = Submitted<crate::task::LaunchKind>;
+pub type SubmittedTask = SubmittedDocument<crate::task::LaunchKind>;
 
 /// An effective configuration with the origin of each of its keys.
 #[derive(Debug, Clone)]
@@ -117,7 +117,7 @@ pub struct Explanation<C> {
     private_bounds,
     reason = "the rules of a kind of work speak of the schema, which callers need not know"
 )]
-impl<K: Rules> Submitted<K> {
+impl<K: Rules> SubmittedDocument<K> {
     /// Reads a document, YAML or JSON.
     ///
     /// # Errors
@@ -126,8 +126,8 @@ impl<K: Rules> Submitted<K> {
         Self::read(kind, text)?.checked()
     }
 
-    /// Reads a document, YAML or JSON, with all its errors: they are reported by [`Submitted::complete`], together with
-    /// those that show only then, or by [`Submitted::checked`].
+    /// Reads a document, YAML or JSON, with all its errors: they are reported by [`SubmittedDocument::complete`], together with
+    /// those that show only then, or by [`SubmittedDocument::checked`].
     ///
     /// # Errors
     /// The text is neither YAML nor JSON.
@@ -147,7 +147,7 @@ impl<K: Rules> Submitted<K> {
     /// Reads one of several documents; `source` names it in errors and origins.
     ///
     /// # Errors
-    /// As [`Submitted::read`].
+    /// As [`SubmittedDocument::read`].
     pub fn read_from(kind: K, source: Source, text: &str) -> Result<Self, ConfigErrors> {
         Self::read_layer(kind, text, Some(&Arc::new(source)), &[] as &[&str])
     }
@@ -155,7 +155,7 @@ impl<K: Rules> Submitted<K> {
     /// Reads a file with overrides (`--config key=value`) over it; errors of the overrides name the override.
     ///
     /// # Errors
-    /// As [`Submitted::read`].
+    /// As [`SubmittedDocument::read`].
     pub fn read_file<S: AsRef<str>>(
         kind: K,
         file: &str,
@@ -187,7 +187,7 @@ impl<K: Rules> Submitted<K> {
     /// Reads a template. Keys that concern other work only are left out, with a warning for each.
     ///
     /// # Errors
-    /// As [`Submitted::read`].
+    /// As [`SubmittedDocument::read`].
     pub fn read_template(kind: K, source: Source, text: &str) -> Result<Self, ConfigErrors> {
         let mut layer = read_layer(text, Some(&Arc::new(source)))?;
         let mut findings = Findings::new(K::WORKLOAD.document(), Stage::Sane);
@@ -230,7 +230,7 @@ impl<K: Rules> Submitted<K> {
     /// Reads a document that is stored as JSON.
     ///
     /// # Errors
-    /// As [`Submitted::parse`], without lines.
+    /// As [`SubmittedDocument::parse`], without lines.
     pub fn from_value(kind: K, value: &Value) -> Result<Self, ConfigErrors> {
         Self::from_node(kind, yaml::from_value(value)?).checked()
     }
@@ -286,7 +286,7 @@ impl<K: Rules> Submitted<K> {
 /// A document as submitted, under the policies of its home.
 #[derive(Debug, Clone, Copy)]
 pub struct PolicedSubmission<'a, K = Experiment> {
-    submitted: &'a Submitted<K>,
+    submitted: &'a SubmittedDocument<K>,
     policies: &'a [Policies],
 }
 
@@ -318,7 +318,7 @@ impl<K: Rules> PolicedSubmission<'_, K> {
     /// policies.
     ///
     /// # Errors
-    /// As [`Submitted::complete`]; also every constraint that does not hold, with both numbers.
+    /// As [`SubmittedDocument::complete`]; also every constraint that does not hold, with both numbers.
     pub fn complete(&self, defaults: &K::Defaults<'_>) -> Result<K::Config, ConfigErrors> {
         self.whole(defaults, &K::underlay(defaults))?.typed()
     }
@@ -397,13 +397,17 @@ impl<K: Rules> PolicedSubmission<'_, K> {
 }
 
 /// A document with what a first check of it finds.
-fn checked_document<K: Rules>(kind: K, mut findings: Findings, mut root: Node) -> Submitted<K> {
+fn checked_document<K: Rules>(
+    kind: K,
+    mut findings: Findings,
+    mut root: Node,
+) -> SubmittedDocument<K> {
     let written = root.clone();
     check_document(&mut findings, &mut root);
     kind.check(&mut findings, &mut root);
     repair::propose(&mut findings, &written);
     let (errors, warnings) = findings.taken();
-    Submitted {
+    SubmittedDocument {
         warnings,
         kind,
         layers: Layers(vec![root]),

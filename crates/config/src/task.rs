@@ -1,6 +1,6 @@
 //! Tasks other than trials: notebooks, shells, commands, `TensorBoards` and generic tasks.
 //!
-//! A [`TaskConfig`] is made from documents by [`crate::submitted::Submitted`].
+//! A [`TaskConfig`] is made from documents by [`crate::submitted::SubmittedDocument`].
 
 mod checks;
 mod schema;

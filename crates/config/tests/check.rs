@@ -735,7 +735,7 @@ fn a_correction_passes_the_check_or_says_what_it_leaves() {
 fn errors_carry_codes_that_say_their_kind() {
     use det_config::ErrorCode;
     let codes = |text: &str| -> Vec<(String, ErrorCode)> {
-        let errors = det_config::Submitted::parse(Experiment, text)
+        let errors = det_config::SubmittedDocument::parse(Experiment, text)
             .unwrap_err()
             .0;
         errors.into_iter().map(|e| (e.path, e.code)).collect()

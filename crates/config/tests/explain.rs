@@ -7,7 +7,7 @@ use det_config::experiment::read_stored;
 use det_config::explain::ExplainedKey;
 use det_config::origin::Layer;
 use det_config::policies::{Policies, Workload};
-use det_config::submitted::{CompletionDefaults, Experiment, Submitted, TaskDefaults};
+use det_config::submitted::{CompletionDefaults, Experiment, SubmittedDocument, TaskDefaults};
 use det_config::task::LaunchKind;
 use det_config::{LoadedMaster, Sources, TaskContainerDefaults};
 use det_ids::PriorityOrder;
@@ -63,13 +63,13 @@ fn layers(
     file: &str,
     text: &str,
     options: CheckOptions<'_>,
-) -> Result<Submitted, det_config::ConfigErrors> {
+) -> Result<SubmittedDocument, det_config::ConfigErrors> {
     let CheckOptions {
         overrides,
         templates,
         ..
     } = options;
-    Submitted::read_file(Experiment, file, text, overrides)?.over_templates(templates)
+    SubmittedDocument::read_file(Experiment, file, text, overrides)?.over_templates(templates)
 }
 
 fn explained(text: &str, options: CheckOptions<'_>, policies: &[Policies]) -> Vec<ExplainedKey> {
@@ -216,7 +216,7 @@ fn every_effective_key_says_where_it_comes_from() {
 fn what_the_master_explains_without_its_files_is_the_same_without_lines() {
     let loaded = master(MASTER);
     let complete = |underlay| {
-        Submitted::parse(Experiment, TRAIN)
+        SubmittedDocument::parse(Experiment, TRAIN)
             .unwrap()
             .under(&[])
             .explain(&defaults(&TaskContainerDefaults::default()), &underlay)
@@ -350,7 +350,7 @@ fn constraints_are_held_against_the_result_with_both_numbers() {
     let refused = |resources: &str, policies: &[Policies]| {
         let text = format!("{TRAIN}resources: {resources}\n");
         let tcd = TaskContainerDefaults::default();
-        Submitted::parse(Experiment, &text)
+        SubmittedDocument::parse(Experiment, &text)
             .unwrap()
             .under(policies)
             .complete(&defaults(&tcd))
@@ -385,7 +385,7 @@ fn constraints_are_held_against_the_result_with_both_numbers() {
     );
     // A default is brought within the limit: no layer asked for it.
     let tcd = TaskContainerDefaults::default();
-    let config = Submitted::parse(Experiment, TRAIN)
+    let config = SubmittedDocument::parse(Experiment, TRAIN)
         .unwrap()
         .under(&[team])
         .complete(&CompletionDefaults {
@@ -458,7 +458,7 @@ fn policies_are_checked_when_they_are_set() {
 
 #[test]
 fn tasks_are_explained_as_well() {
-    let submitted = Submitted::read_file(
+    let submitted = SubmittedDocument::read_file(
         LaunchKind::Notebook,
         "nb.yaml",
         "idle_timeout: 5m\nresources: {slots: 1}\n",
@@ -605,9 +605,10 @@ fn what_earlier_versions_stored_can_be_read() {
         );
         assert_eq!(read.document["max_restarts"], 5);
         // New ones are refused.
-        let message = Submitted::from_value(Experiment, &json!({"searcher": stored["searcher"]}))
-            .unwrap_err()
-            .to_string();
+        let message =
+            SubmittedDocument::from_value(Experiment, &json!({"searcher": stored["searcher"]}))
+                .unwrap_err()
+                .to_string();
         assert!(message.contains("was removed"), "{message}");
     }
     let today = read_stored(&json!({
@@ -624,12 +625,12 @@ fn what_a_pod_of_a_template_deletes_is_deleted_from_the_pools_pod() {
         "gpu_pod_spec": {"spec": {"containers": [{"name": "side"}, {"name": "keep"}], "nodeSelector": {"a": "b"}}},
     }))
     .unwrap();
-    let template = Submitted::parse(
+    let template = SubmittedDocument::parse(
         Experiment,
         "environment: {pod_spec: {spec: {containers: [{name: side, $patch: delete}]}}}",
     )
     .unwrap();
-    let config = Submitted::parse(Experiment, &format!(
+    let config = SubmittedDocument::parse(Experiment, &format!(
         "{TRAIN}\n"
     ).replace(
         "environment: {environment_variables: [MINE=1]}",
@@ -711,8 +712,8 @@ proptest! {
     /// Three layers give the same however they are put together, as long as none changes the shape of what another holds.
     #[test]
     fn merging_is_associative(a in part(), b in part(), c in part()) {
-        let read = |text: &str| Submitted::read(Experiment, if text.is_empty() { "{}" } else { text }).unwrap();
-        let flat = |layer: &Submitted| Submitted::read(Experiment, &layer.to_value().to_string()).unwrap();
+        let read = |text: &str| SubmittedDocument::read(Experiment, if text.is_empty() { "{}" } else { text }).unwrap();
+        let flat = |layer: &SubmittedDocument| SubmittedDocument::read(Experiment, &layer.to_value().to_string()).unwrap();
         let (a, b, c) = (read(&a), read(&b), read(&c));
         let left = flat(&a.clone().over(b.clone())).over(c.clone()).to_value();
         let right = a.over(flat(&b.over(c))).to_value();
@@ -722,7 +723,7 @@ proptest! {
     /// A layer over itself changes only what appends.
     #[test]
     fn a_layer_over_nothing_is_itself(a in part()) {
-        let read = |text: &str| Submitted::read(Experiment, if text.is_empty() { "{}" } else { text }).unwrap();
+        let read = |text: &str| SubmittedDocument::read(Experiment, if text.is_empty() { "{}" } else { text }).unwrap();
         let alone = read(&a).to_value();
         prop_assert_eq!(read(&a).over(read("{}")).to_value(), alone.clone());
         prop_assert_eq!(read("{}").over(read(&a)).to_value(), alone);

@@ -26,13 +26,13 @@ fn table(name: &str) -> Vec<[String; 3]> {
 
 /// What a key goes with, and what it may be, by the tables.
 #[derive(Debug, Clone, PartialEq)]
-struct Expected {
+struct Expectation {
     kind: String,
     default: String,
 }
 
 /// Rows of a table and of all it includes, by path and by what they go with.
-fn rows(name: &str, prefix: &str, with: &str, found: &mut BTreeMap<(String, String), Expected>) {
+fn rows(name: &str, prefix: &str, with: &str, found: &mut BTreeMap<(String, String), Expectation>) {
     for [key, kind, default] in table(name) {
         let (key, own) = key
             .split_once('@')
@@ -53,7 +53,7 @@ fn rows(name: &str, prefix: &str, with: &str, found: &mut BTreeMap<(String, Stri
                 rows(included, &path, with, found);
             }
             None => {
-                let expected = Expected { kind, default };
+                let expected = Expectation { kind, default };
                 let double = found.insert((path.clone(), with.to_owned()), expected);
                 assert_eq!(double, None, "{path} {with} twice in the tables");
             }

@@ -2,7 +2,7 @@
 
 use det_config::container::TaskContainerDefaults;
 use det_config::document::{CheckOptions, DocumentKind, check};
-use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
+use det_config::submitted::{CompletionDefaults, Experiment, SubmittedDocument};
 use det_config::yaml::MAX_TEXT_BYTES;
 
 /// Most that one document may add to the memory of the process, in bytes.
@@ -61,7 +61,7 @@ fn no_document_takes_more_than_fifty_mebibytes() {
     for text in &documents {
         let begin: String = text.chars().take(120).collect();
         let before = peak().unwrap_or_default();
-        if let Ok(submitted) = Submitted::read(Experiment, text) {
+        if let Ok(submitted) = SubmittedDocument::read(Experiment, text) {
             let _ = submitted.under(&[]).placement();
             let _ = submitted.complete(&CompletionDefaults {
                 name: "n".into(),

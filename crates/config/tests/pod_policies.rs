@@ -4,7 +4,8 @@
 use det_config::TaskContainerDefaults;
 use det_config::policies::{Policies, Workload};
 use det_config::submitted::{
-    CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults, check_stored_pod,
+    CompletionDefaults, Experiment, SubmittedDocument, SubmittedTask, TaskDefaults,
+    check_stored_pod,
 };
 use det_config::task::LaunchKind;
 use serde_json::{Value, json};
@@ -39,7 +40,7 @@ fn refusals(policies: &[Policies], pod_spec: &str) -> Vec<String> {
         "entrypoint: \"true\"\nsearcher: {{name: single, metric: m}}\nenvironment:\n  pod_spec: {pod_spec}\n"
     );
     let tcd = pool();
-    let submitted = Submitted::parse(Experiment, &text).unwrap();
+    let submitted = SubmittedDocument::parse(Experiment, &text).unwrap();
     let completed = submitted.under(policies).complete(&CompletionDefaults {
         name: "made".into(),
         experiment_seed: 7,
@@ -229,7 +230,7 @@ fn a_stored_pod_is_judged_without_what_the_pool_and_invariants_gave_it() {
         let text = format!(
             "entrypoint: \"true\"\nsearcher: {{name: single, metric: m}}\nenvironment: {{pod_spec: {pod_spec}}}"
         );
-        let submitted = Submitted::parse(Experiment, &text).unwrap();
+        let submitted = SubmittedDocument::parse(Experiment, &text).unwrap();
         submitted
             .under(&[])
             .complete(&CompletionDefaults {

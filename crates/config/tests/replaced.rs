@@ -1,11 +1,11 @@
 //! What the policies of administrators replace of a document is reported.
 
 use det_config::policies::{Policies, Workload};
-use det_config::submitted::{Experiment, Submitted};
+use det_config::submitted::{Experiment, SubmittedDocument};
 
 #[test]
 fn what_a_policy_replaces_is_reported_with_both_values() {
-    let submitted = det_config::submitted::Submitted::read_file(Experiment,
+    let submitted = det_config::submitted::SubmittedDocument::read_file(Experiment,
         "x.yaml",
         "name: x\nresources: {resource_pool: fast, priority: 5}\nenvironment: {registry_auth: {username: u, password: hidden1}}\n",
         &[] as &[String],
@@ -40,7 +40,7 @@ fn what_a_policy_replaces_is_reported_with_both_values() {
 #[test]
 fn lists_and_pools_that_a_policy_replaces_are_reported() {
     let reported = |document: &str, invariants: &str| -> Vec<String> {
-        let submitted = Submitted::parse(Experiment, document).unwrap();
+        let submitted = SubmittedDocument::parse(Experiment, document).unwrap();
         let text = format!("invariant_config: {{{invariants}}}");
         let policies = [Policies::parse(Workload::Experiment, "the cluster", None, &text).unwrap()];
         let warnings = submitted.under(&policies).replaced();

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use det_config::document::{self, CheckOptions};
 use det_config::errors::{ConfigErrors, ConfigWarning};
 use det_config::submitted::{
-    CompletionDefaults, Experiment, Submitted, SubmittedTask, TaskDefaults,
+    CompletionDefaults, Experiment, SubmittedDocument, SubmittedTask, TaskDefaults,
 };
 use det_config::task::LaunchKind;
 use det_config::{
@@ -103,9 +103,9 @@ type Outcome = Result<(Value, Vec<ConfigWarning>), ConfigErrors>;
 
 fn experiment(case: &Case) -> Outcome {
     let none: [&str; 0] = [];
-    let mut whole = Submitted::read_file(Experiment, "case.yaml", &case.text, &none)?;
+    let mut whole = SubmittedDocument::read_file(Experiment, "case.yaml", &case.text, &none)?;
     for under in &case.under {
-        whole = whole.over(Submitted::read(Experiment, under)?);
+        whole = whole.over(SubmittedDocument::read(Experiment, under)?);
     }
     let warnings = whole.warnings.clone();
     let config = whole.complete(&CompletionDefaults {

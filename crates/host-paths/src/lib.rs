@@ -47,7 +47,7 @@ impl Trust<'_> {
 
 /// A file or directory that was found.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundPath {
     /// Refers to it, without the right to read it (`O_PATH`).
     pub descriptor: OwnedFd,
     /// Its path without links.
@@ -56,7 +56,7 @@ pub struct Found {
     pub is_new: bool,
 }
 
-impl Found {
+impl FoundPath {
     /// As [`by_descriptor`].
     pub fn by_descriptor(&self) -> PathBuf {
         by_descriptor(self.descriptor.as_fd())
@@ -102,7 +102,7 @@ pub enum OpenError {
 ///
 /// # Errors
 /// When it does not exist, cannot be reached, may not be used, or a part of its path is a link that is not to be followed.
-pub fn open(path: &Path, trust: Trust<'_>) -> Result<Found, OpenError> {
+pub fn open(path: &Path, trust: Trust<'_>) -> Result<FoundPath, OpenError> {
     Walk::begin(path, trust, false)?.run()
 }
 
@@ -110,7 +110,7 @@ pub fn open(path: &Path, trust: Trust<'_>) -> Result<Found, OpenError> {
 ///
 /// # Errors
 /// As [`open`], and when a part cannot be created.
-pub fn create(path: &Path, trust: Trust<'_>) -> Result<Found, OpenError> {
+pub fn create(path: &Path, trust: Trust<'_>) -> Result<FoundPath, OpenError> {
     Walk::begin(path, trust, true)?.run()
 }
 
@@ -158,7 +158,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn run(mut self) -> Result<Found, OpenError> {
+    fn run(mut self) -> Result<FoundPath, OpenError> {
         while let Some(name) = self.left.pop_front() {
             if name == ".." {
                 // As in the kernel, what does not exist has no directory above it.
@@ -173,7 +173,7 @@ impl<'a> Walk<'a> {
             self.step(&name)?;
         }
         self.check(&self.path)?;
-        Ok(Found {
+        Ok(FoundPath {
             descriptor: self.at,
             path: self.path,
             is_new: self.is_new,
@@ -387,7 +387,7 @@ mod tests {
                 is_kept.then(|| "it is kept".to_owned())
             },
         };
-        let refused = |result: Result<Found, OpenError>| {
+        let refused = |result: Result<FoundPath, OpenError>| {
             assert!(matches!(result, Err(OpenError::Refused(_))), "{result:?}");
         };
         refused(open(&link, trust));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::target::{KNOWN, Known};
+use crate::target::{KNOWN, KnownKind};
 
 /// The answer for a path of discovery; `None` for any other.
 pub(crate) fn answer(path: &str) -> Option<Value> {
@@ -72,7 +72,7 @@ fn groups() -> Value {
 }
 
 fn resources(group: &str, version: &str) -> Option<Value> {
-    let of_group = |known: &&Known| known.group == group && known.version == version;
+    let of_group = |known: &&KnownKind| known.group == group && known.version == version;
     let resources: Vec<Value> = KNOWN
         .iter()
         .filter(of_group)

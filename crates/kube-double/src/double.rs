@@ -21,7 +21,7 @@ use tower::ServiceExt as _;
 use crate::cluster::Cluster;
 use crate::controllers::Controllers;
 use crate::faults::Faults;
-use crate::shared::{RecordedRequest, Shared};
+use crate::shared::{DoubleState, RecordedRequest};
 use crate::target::{Key, Resource, Target};
 use crate::values::{list, moment, set, set_condition, text};
 use crate::writes::{self, Mode};
@@ -40,7 +40,7 @@ static STARTED: AtomicU64 = AtomicU64::new(1);
 /// included. Those that name an object panic if it does not exist, but for [`Self::get`].
 #[derive(Debug)]
 pub struct ApiDouble {
-    shared: Arc<Shared>,
+    shared: Arc<DoubleState>,
     address: SocketAddr,
     server: JoinHandle<()>,
 }
@@ -66,7 +66,7 @@ impl ApiDouble {
                 json!({"metadata": {"name": name}}),
             );
         }
-        let shared = Arc::new(Shared::new(cluster));
+        let shared = Arc::new(DoubleState::new(cluster));
         let bound = TcpListener::bind("127.0.0.1:0").await;
         let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
         let (address, listener) = match bound {
@@ -162,7 +162,9 @@ impl ApiDouble {
     /// Merges a JSON merge patch into an object, status and metadata included.
     pub fn patch(&self, kind_path: &str, namespace: &str, name: &str, patch: &Value) {
         let target = Target::of_kind_path(kind_path, Some(namespace), Some(name));
-        self.modify(&target.key(name), |object| patches::merge(object, patch));
+        modify(&self.shared, &target.key(name), |object| {
+            patches::merge(object, patch)
+        });
     }
 
     /// Deletes an object by hand: its pods or what else it owns too, and pods with their own time of grace.
@@ -215,7 +217,7 @@ impl ApiDouble {
     pub fn set_node_ready(&self, name: &str, is_ready: bool) {
         const TAINT: &str = "node.kubernetes.io/not-ready";
         let key = Key::new(Resource::nodes(), "", name);
-        self.modify(&key, |node| {
+        modify(&self.shared, &key, |node| {
             let mut taints: Vec<Value> = list(node, "/spec/taints")
                 .iter()
                 .filter(|taint| text(taint, "/key") != TAINT)
@@ -239,14 +241,14 @@ impl ApiDouble {
     /// addresses and conditions.
     pub fn pod_phase(&self, namespace: &str, name: &str, phase: &str) {
         let key = Key::new(Resource::pods(), namespace, name);
-        self.modify(&key, |pod| set_phase(pod, phase));
+        modify(&self.shared, &key, |pod| set_phase(pod, phase));
     }
 
     /// Merges a value into a pod's status, its containers by name and its conditions by type.
     pub fn set_pod_status(&self, namespace: &str, name: &str, status: &Value) {
         let key = Key::new(Resource::pods(), namespace, name);
         let patch = json!({"status": status});
-        self.modify(&key, |pod| patches::strategic(pod, &patch));
+        modify(&self.shared, &key, |pod| patches::strategic(pod, &patch));
     }
 
     /// Ends a pod that is being deleted, as the kubelet does: one that has not ended by then is `Failed` first.
@@ -286,23 +288,24 @@ impl ApiDouble {
             objects.summary()
         );
     }
+}
 
-    fn modify(&self, key: &Key, change: impl FnOnce(&mut Value)) {
-        let exists = self.shared.change(|cluster| cluster.modify(key, change));
-        assert!(
-            exists,
-            "there is no {} {}/{}",
-            key.resource.qualified(),
-            key.namespace,
-            key.name
-        );
-    }
+/// Changes an object that exists.
+fn modify(shared: &DoubleState, key: &Key, change: impl FnOnce(&mut Value)) {
+    let exists = shared.change(|cluster| cluster.modify(key, change));
+    assert!(
+        exists,
+        "there is no {} {}/{}",
+        key.resource.qualified(),
+        key.namespace,
+        key.name
+    );
 }
 
 /// The objects of a double, to read them. Each call sees them as they are at that moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Objects<'a> {
-    shared: &'a Shared,
+    shared: &'a DoubleState,
 }
 
 impl Objects<'_> {
@@ -402,7 +405,7 @@ fn set_phase(pod: &mut Value, phase: &str) {
 }
 
 /// Accepts connections until the double is dropped, and all of them with it.
-async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+async fn serve(listener: TcpListener, shared: Arc<DoubleState>) {
     let router = http::router(Arc::clone(&shared));
     let mut connections = JoinSet::new();
     loop {

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use crate::access::Rule;
-use crate::shared::{Planned, Shared};
+use crate::shared::{DoubleState, PlannedFailure};
 
 /// Faults of a double; [`crate::ApiDouble::faults`] returns it. Each takes effect at once.
 #[derive(Debug, Clone)]
 pub struct Faults {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<DoubleState>,
 }
 
 impl Faults {
     /// Has the next `times` requests for `plural` (such as `jobs`) fail with an HTTP status, without any effect. `method` is
     /// the HTTP method in capitals, or `WATCH` for watches, which are no `GET` here. 429 and 503 have `Retry-After: 1`.
     pub fn fail_next(&self, method: &str, plural: &str, code: u16, times: usize) {
-        self.shared.control().planned.push(Planned {
+        self.shared.control().planned.push(PlannedFailure {
             method: method.to_owned(),
             plural: plural.to_owned(),
             code,

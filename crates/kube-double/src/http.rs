@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::deletion::{self, Deletion};
 use crate::failure::Failure;
 use crate::selectors::Filter;
-use crate::shared::{RecordedRequest, Shared};
+use crate::shared::{DoubleState, RecordedRequest};
 use crate::target::{Resource, Target};
 use crate::values::{set, set_condition, text};
 use crate::watches;
@@ -25,7 +25,7 @@ use crate::{access, discovery, lists};
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
 
 /// The one handler: paths are read by [`Target`].
-pub(crate) fn router(shared: Arc<Shared>) -> Router {
+pub(crate) fn router(shared: Arc<DoubleState>) -> Router {
     Router::new().fallback(handle).with_state(shared)
 }
 
@@ -69,7 +69,7 @@ struct Call {
     body: Value,
 }
 
-async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+async fn handle(State(shared): State<Arc<DoubleState>>, request: Request) -> Response {
     let is_write = request.method() != Method::GET;
     let response = match read(&shared, request).await {
         Ok(call) => answer(&shared, call).unwrap_or_else(|failure| refusal(&failure)),
@@ -84,7 +84,7 @@ async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response
 }
 
 /// Reads a request, and records it.
-async fn read(shared: &Shared, request: Request) -> Result<Call, Failure> {
+async fn read(shared: &DoubleState, request: Request) -> Result<Call, Failure> {
     let (parts, body) = request.into_parts();
     let header = parts.headers.get(USER_AGENT);
     let recorded = RecordedRequest {
@@ -121,7 +121,7 @@ async fn read(shared: &Shared, request: Request) -> Result<Call, Failure> {
     })
 }
 
-fn answer(shared: &Arc<Shared>, call: Call) -> Result<Response, Failure> {
+fn answer(shared: &Arc<DoubleState>, call: Call) -> Result<Response, Failure> {
     if call.method == Method::GET
         && let Some(found) = discovery::answer(&call.path)
             .or_else(|| discovery::custom(&call.path, &shared.control().custom))
@@ -198,7 +198,7 @@ fn verb(call: &Call, target: &Target) -> Result<&'static str, Failure> {
 }
 
 fn fail_if_planned(
-    shared: &Shared,
+    shared: &DoubleState,
     method: &Method,
     verb: &str,
     target: &Target,
@@ -227,7 +227,7 @@ fn shown(target: &Target, object: &Value) -> Value {
     object
 }
 
-fn get(shared: &Shared, target: &Target) -> Result<Response, Failure> {
+fn get(shared: &DoubleState, target: &Target) -> Result<Response, Failure> {
     let name = target.name.as_deref().unwrap_or_default();
     let key = target.key(name);
     match shared.cluster().get(&key) {
@@ -236,7 +236,11 @@ fn get(shared: &Shared, target: &Target) -> Result<Response, Failure> {
     }
 }
 
-fn watch(shared: &Arc<Shared>, target: Target, query: &Parameters) -> Result<Response, Failure> {
+fn watch(
+    shared: &Arc<DoubleState>,
+    target: Target,
+    query: &Parameters,
+) -> Result<Response, Failure> {
     let filter = Filter::parse(
         &target.resource,
         target.namespace.as_deref(),
@@ -289,7 +293,12 @@ fn patch_kind(headers: &HeaderMap) -> Result<PatchKind, Failure> {
     }
 }
 
-fn delete(shared: &Shared, target: &Target, call: &Call, mode: Mode) -> Result<Response, Failure> {
+fn delete(
+    shared: &DoubleState,
+    target: &Target,
+    call: &Call,
+    mode: Mode,
+) -> Result<Response, Failure> {
     let options = deletion::Options::parse(&call.body, |key| call.query.get(key))?;
     let name = target.name.as_deref().unwrap_or_default();
     let key = target.key(name);
@@ -325,7 +334,7 @@ fn delete(shared: &Shared, target: &Target, call: &Call, mode: Mode) -> Result<R
 }
 
 /// Deletes a collection, as far as it is selected.
-fn delete_all(shared: &Shared, target: &Target, call: &Call) -> Result<Response, Failure> {
+fn delete_all(shared: &DoubleState, target: &Target, call: &Call) -> Result<Response, Failure> {
     let options = deletion::Options::parse(&call.body, |key| call.query.get(key))?;
     let list = lists::list(&shared.cluster(), target, &call.query)?;
     shared.change(|cluster| {
@@ -345,7 +354,7 @@ fn delete_all(shared: &Shared, target: &Target, call: &Call) -> Result<Response,
 }
 
 /// Evicts a pod, as a drain does; there are no disruption budgets.
-fn evict(shared: &Shared, target: &Target) -> Result<Response, Failure> {
+fn evict(shared: &DoubleState, target: &Target) -> Result<Response, Failure> {
     let key = target.key(target.name.as_deref().unwrap_or_default());
     if key.resource != Resource::pods() {
         return Err(Failure::no_such_path());

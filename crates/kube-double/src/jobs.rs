@@ -21,14 +21,14 @@ const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// What is known of the pods of a Job, by their uid. Pods that are gone stay in it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
-    pods: BTreeMap<String, Counted>,
+    pods: BTreeMap<String, CountedPod>,
     /// Reason and message of what the policy for failures decided.
     failure: Option<(String, String)>,
 }
 
 /// A pod as it was counted.
 #[derive(Debug, Clone)]
-struct Counted {
+struct CountedPod {
     index: Option<i64>,
     outcome: Outcome,
 }
@@ -331,7 +331,7 @@ impl Tally {
         for (key, pod) in &pods.all {
             let uid = text(pod, "/metadata/uid");
             present.insert(uid.to_owned());
-            let counted = self.pods.entry(uid.to_owned()).or_insert(Counted {
+            let counted = self.pods.entry(uid.to_owned()).or_insert(CountedPod {
                 index: index_of(pod),
                 outcome: Outcome::Open,
             });

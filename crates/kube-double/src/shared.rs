@@ -23,7 +23,7 @@ pub struct RecordedRequest {
 
 /// A failure that is waiting for its requests.
 #[derive(Debug)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedFailure {
     /// The HTTP method, or `WATCH`.
     pub(crate) method: String,
     pub(crate) plural: String,
@@ -35,7 +35,7 @@ pub(crate) struct Planned {
 /// What a test has asked for, and what it can ask about.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
-    pub(crate) planned: Vec<Planned>,
+    pub(crate) planned: Vec<PlannedFailure>,
     pub(crate) forbidden: Vec<Rule>,
     pub(crate) requests: Vec<RecordedRequest>,
     /// Custom resources that discovery shows: group, version and plural.
@@ -44,7 +44,7 @@ pub(crate) struct Control {
 
 /// The one state of a double.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct DoubleState {
     cluster: Mutex<Cluster>,
     control: Mutex<Control>,
     /// Counts changes and requests: whatever waits looks again.
@@ -61,7 +61,7 @@ pub(crate) struct Shared {
     pub(crate) delayed: watch::Sender<bool>,
 }
 
-impl Shared {
+impl DoubleState {
     pub(crate) fn new(cluster: Cluster) -> Self {
         Self {
             cluster: Mutex::new(cluster),

@@ -42,7 +42,7 @@ impl Resource {
     }
 
     /// What Kubernetes itself knows of it; `None` for custom resources.
-    pub(crate) fn known(&self) -> Option<&'static Known> {
+    pub(crate) fn known(&self) -> Option<&'static KnownKind> {
         KNOWN
             .iter()
             .find(|known| known.group == self.group && known.plural == self.plural)
@@ -51,7 +51,7 @@ impl Resource {
 
 /// A kind that every cluster has.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownKind {
     pub(crate) group: &'static str,
     pub(crate) version: &'static str,
     pub(crate) plural: &'static str,
@@ -65,8 +65,8 @@ const fn known(
     plural: &'static str,
     kind: &'static str,
     namespaced: bool,
-) -> Known {
-    Known {
+) -> KnownKind {
+    KnownKind {
         group,
         version,
         plural,
@@ -76,7 +76,7 @@ const fn known(
 }
 
 /// The kinds that every cluster has, as far as a test may need them.
-pub(crate) const KNOWN: &[Known] = &[
+pub(crate) const KNOWN: &[KnownKind] = &[
     known("", "v1", "configmaps", "ConfigMap", true),
     known("", "v1", "endpoints", "Endpoints", true),
     known("", "v1", "events", "Event", true),

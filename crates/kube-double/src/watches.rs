@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::cluster::Change;
 use crate::failure::Failure;
 use crate::selectors::Filter;
-use crate::shared::Shared;
+use crate::shared::DoubleState;
 use crate::target::Target;
 use crate::values::set;
 
@@ -37,7 +37,7 @@ pub(crate) struct Options {
 
 /// A watch that a client reads.
 struct Watch {
-    shared: Arc<Shared>,
+    shared: Arc<DoubleState>,
     options: Options,
     /// The version up to which the client knows everything.
     known: u64,
@@ -52,7 +52,7 @@ struct Watch {
 }
 
 /// Starts a watch; errs if its version has not been reached.
-pub(crate) fn open(shared: &Arc<Shared>, options: Options) -> Result<Body, Failure> {
+pub(crate) fn open(shared: &Arc<DoubleState>, options: Options) -> Result<Body, Failure> {
     let cluster = shared.cluster();
     let newest = cluster.version();
     let oldest = cluster.oldest();

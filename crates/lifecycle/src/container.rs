@@ -1,7 +1,7 @@
 //! A container of an allocation: what its row asks for, and what was last observed of it.
 //!
 //! Where a container runs, on an agent's machine or in a pod of a cluster, is known to its resource manager, which
-//! translates what is reported into [`Observed`].
+//! translates what is reported into [`ObservedState`].
 
 use det_taskspec::{ContainerExit, ExitCause};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::allocation::{MemberExit, MemberProgress, Phase};
 /// What is to become of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "snake_case")]
-pub enum Desired {
+pub enum DesiredState {
     /// It is to run.
     Run,
     /// It is to end: it is asked first, and killed when its grace is over.
@@ -22,10 +22,10 @@ pub enum Desired {
 }
 
 /// What was last observed of a container. It only ever moves downward in this list: what would move it upward was
-/// overtaken by a newer observation, see [`Observed::is_before`].
+/// overtaken by a newer observation, see [`ObservedState::is_before`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum Observed {
+pub enum ObservedState {
     /// Its place has accepted it.
     Assigned,
     /// The image is being pulled.
@@ -51,7 +51,7 @@ pub enum Observed {
     },
 }
 
-impl Observed {
+impl ObservedState {
     /// Whether this comes before `other` in a container's life.
     pub fn is_before(&self, other: &Self) -> bool {
         self.rank() < other.rank()
@@ -90,13 +90,13 @@ impl Observed {
 
 impl MemberProgress {
     /// What a member of an allocation does, by what was last observed of its container; `None` = nothing yet.
-    pub fn of(observed: Option<&Observed>) -> Self {
+    pub fn of(observed: Option<&ObservedState>) -> Self {
         match observed {
-            None | Some(Observed::Assigned) => Self::Alive(Phase::Assigned),
-            Some(Observed::Pulling) => Self::Alive(Phase::Pulling),
-            Some(Observed::Starting) => Self::Alive(Phase::Starting),
-            Some(Observed::Running { .. }) => Self::Alive(Phase::Running),
-            Some(Observed::Terminated { exit, .. }) => Self::Ended(member_exit(exit)),
+            None | Some(ObservedState::Assigned) => Self::Alive(Phase::Assigned),
+            Some(ObservedState::Pulling) => Self::Alive(Phase::Pulling),
+            Some(ObservedState::Starting) => Self::Alive(Phase::Starting),
+            Some(ObservedState::Running { .. }) => Self::Alive(Phase::Running),
+            Some(ObservedState::Terminated { exit, .. }) => Self::Ended(member_exit(exit)),
         }
     }
 }
@@ -105,10 +105,10 @@ impl MemberProgress {
 /// sentence for users that names what failed first in it, where, and its last lines. Of a member that was killed because
 /// another had failed it is what had failed in it before.
 pub fn gang_failure(
-    observed: Option<&Observed>,
+    observed: Option<&ObservedState>,
     (member, place): (u32, &str),
 ) -> Option<(i64, String)> {
-    let Some(Observed::Terminated { exit, cause }) = observed else {
+    let Some(ObservedState::Terminated { exit, cause }) = observed else {
         return None;
     };
     let cause = cause.as_ref();
@@ -209,9 +209,9 @@ mod tests {
 
     #[test]
     fn a_word_that_is_no_wish_is_refused() {
-        assert_eq!("kill".parse(), Ok(Desired::Kill));
-        assert_eq!(<&str>::from(Desired::Stop), "stop");
-        assert!("destroy".parse::<Desired>().is_err());
+        assert_eq!("kill".parse(), Ok(DesiredState::Kill));
+        assert_eq!(<&str>::from(DesiredState::Stop), "stop");
+        assert!("destroy".parse::<DesiredState>().is_err());
     }
 
     #[test]
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn the_failure_of_a_gang_names_rank_place_code_and_last_lines() {
-        let ended = |cause| Observed::Terminated {
+        let ended = |cause| ObservedState::Terminated {
             exit: ContainerExit::Exited { code: 1 },
             cause,
         };
@@ -267,7 +267,7 @@ mod tests {
             "rank 3 on place b failed first: the code ended with exit code 137 (ended by SIGKILL, often because memory ran \
              out); its last lines: step 7 | step 8"
         );
-        let killed = |cause| Observed::Terminated {
+        let killed = |cause| ObservedState::Terminated {
             exit: ContainerExit::Killed,
             cause,
         };
@@ -281,15 +281,15 @@ mod tests {
 
     #[test]
     fn containers_only_move_on() {
-        let running = Observed::Running {
+        let running = ObservedState::Running {
             host_address: "h".into(),
             ports: vec![],
             runtime_id: "1".into(),
         };
-        assert!(Observed::Pulling.is_before(&running));
+        assert!(ObservedState::Pulling.is_before(&running));
         assert!(!running.is_before(&running.clone()));
         assert!(
-            !Observed::Terminated {
+            !ObservedState::Terminated {
                 exit: ContainerExit::Killed,
                 cause: None,
             }

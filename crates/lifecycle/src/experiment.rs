@@ -94,7 +94,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::state_name::StateName;
-use crate::{Refused, Step};
+use crate::{Refusal, Step};
 
 /// The state of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,7 +202,7 @@ impl ExperimentState {
         clippy::too_many_lines,
         reason = "one match over all pairs of a state and an event"
     )]
-    pub fn on(self, event: Event) -> Result<Step<State, Do>, Refused> {
+    pub fn on(self, event: Event) -> Result<Step<State, Do>, Refusal> {
         match (self, event) {
             (State::Active, Event::Pause) => Ok(Step::to(State::Paused, [Do::PauseTrials])),
             (State::Paused, Event::Activate) => Ok(Step::to(State::Active, [Do::ActivateTrials])),
@@ -317,7 +317,7 @@ impl ExperimentState {
         }
     }
 
-    fn refuse(self, event: Event) -> Refused {
+    fn refuse(self, event: Event) -> Refusal {
         let (verb, allowed) = match event {
             Event::Pause => ("paused", "an active"),
             Event::Activate => ("activated", "a paused"),
@@ -330,7 +330,7 @@ impl ExperimentState {
             }
             Event::DeleteFailed => ("marked as not deleted", "a deleting"),
         };
-        Refused::new(format!(
+        Refusal::new(format!(
             "an experiment in state {} cannot be {verb}: only {allowed} experiment can",
             self.stored_name()
         ))
@@ -399,11 +399,11 @@ impl ExperimentState {
     }
 
     /// Whether it may be archived; a refusal carries the reason.
-    pub fn may_archive(self) -> Result<(), Refused> {
+    pub fn may_archive(self) -> Result<(), Refusal> {
         if self.is_terminal() {
             return Ok(());
         }
-        Err(Refused::new(format!(
+        Err(Refusal::new(format!(
             "an experiment in state {} cannot be archived: only a completed, canceled or failed experiment can",
             self.stored_name()
         )))

@@ -56,12 +56,12 @@ impl<S, E> Step<S, E> {
 /// A request that does not fit the state. A refusal, not a failure: nothing changes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refused {
+pub struct Refusal {
     /// What was asked, of what, and what is allowed, for users.
     pub message: String,
 }
 
-impl Refused {
+impl Refusal {
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),

@@ -58,7 +58,7 @@ impl<S, E: Debug> Outcome<S> for crate::Step<S, E> {
     }
 }
 
-impl<S, E: Debug> Outcome<S> for Result<crate::Step<S, E>, crate::Refused> {
+impl<S, E: Debug> Outcome<S> for Result<crate::Step<S, E>, crate::Refusal> {
     fn get(self) -> Option<(S, Vec<String>)> {
         self.ok().and_then(Outcome::get)
     }

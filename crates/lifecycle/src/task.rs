@@ -115,7 +115,7 @@ use det_taskspec::TaskKind;
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{AllocationExit, Blame};
-use crate::{Refused, Step};
+use crate::{Refusal, Step};
 
 /// Where a task is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -364,7 +364,7 @@ impl TaskState {
         event: Event,
         policy: RestartPolicy,
         losses: u32,
-    ) -> Result<Step<State, Do>, Refused> {
+    ) -> Result<Step<State, Do>, Refusal> {
         match (self, event) {
             (State::Suspended, Event::Resume) => Ok(Step::to(State::Queued, [Do::Request])),
             // Its attempt is on its way out; when it has ended the task asks again.
@@ -376,7 +376,7 @@ impl TaskState {
                 Event::Resume,
             ) => Ok(Step::stay(state)),
             (state @ (State::Stopping(Stop::Kill) | State::Ended(_)), Event::Resume) => {
-                Err(Refused::new(format!(
+                Err(Refusal::new(format!(
                     "a task in state {} cannot be resumed: only one that is suspended can",
                     state.name()
                 )))
@@ -385,7 +385,7 @@ impl TaskState {
             (State::Queued | State::Running | State::Stopping(Stop::Requeue), Event::Suspend)
                 if !policy.is_preemptible() =>
             {
-                Err(Refused::new(
+                Err(Refusal::new(
                     "this task cannot be suspended, because it cannot go on where it was: kill it, or let it run; one that is \
                      launched with \"preemptible: true\" can be",
                 ))
@@ -403,7 +403,7 @@ impl TaskState {
                 Event::Suspend,
             ) => Ok(Step::stay(state)),
 
-            (State::Running, Event::Requeue) if !policy.is_preemptible() => Err(Refused::new(
+            (State::Running, Event::Requeue) if !policy.is_preemptible() => Err(Refusal::new(
                 "this task cannot be moved once it runs, because it cannot go on where it was: kill it, or let it run; one \
                  that is launched with \"preemptible: true\" can be",
             )),
@@ -450,7 +450,7 @@ impl TaskState {
                 Ok(Step::to(State::Suspended, []))
             }
             (state @ (State::Queued | State::Running | State::Stopping(_)), Event::Reopen) => {
-                Err(Refused::new(format!(
+                Err(Refusal::new(format!(
                     "a task in state {} cannot be reopened: the master runs it",
                     state.name()
                 )))
@@ -459,7 +459,7 @@ impl TaskState {
             (State::Suspended, Event::End(how)) => Ok(end(how)),
             (state @ State::Ended(_), Event::End(_)) => Ok(Step::stay(state)),
             (state @ (State::Queued | State::Running | State::Stopping(_)), Event::End(_)) => {
-                Err(Refused::new(format!(
+                Err(Refusal::new(format!(
                     "a task in state {} cannot end with its trial: its attempt has to end before",
                     state.name()
                 )))

@@ -111,7 +111,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::allocation::AllocationExit;
 use crate::state_name::StateName;
-use crate::{Refused, Step};
+use crate::{Refusal, Step};
 
 /// The state of a trial. In every state but the ended ones and [`TrialState::Paused`] it has exactly one live
 /// allocation.
@@ -228,7 +228,7 @@ impl TrialState {
         clippy::too_many_lines,
         reason = "one match over all pairs of a state and an event"
     )]
-    pub fn on(self, event: Event, history: History) -> Result<Step<State, Do>, Refused> {
+    pub fn on(self, event: Event, history: History) -> Result<Step<State, Do>, Refusal> {
         match (self, event) {
             (State::Active, Event::Pause) => Ok(Step::to(State::Pausing, [Do::Preempt])),
             (State::Paused, Event::Activate) => Ok(Step::to(State::Active, [Do::Request])),
@@ -320,14 +320,14 @@ impl TrialState {
             (
                 state @ (State::Paused | State::Completed | State::Canceled | State::Errored),
                 Event::EarlyExit(_) | Event::AllocationEnded(_),
-            ) => Err(Refused::new(format!(
+            ) => Err(Refusal::new(format!(
                 "a trial in state {} has no running allocation",
                 state.stored_name()
             ))),
             (
                 state @ (State::Active | State::Paused | State::Pausing | State::Stopping(_)),
                 Event::Continue,
-            ) => Err(Refused::new(format!(
+            ) => Err(Refusal::new(format!(
                 "a trial in state {} cannot be continued: only one that has ended can",
                 state.stored_name()
             ))),

@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::{ExperimentEffect, ExperimentEvent, ExperimentState};
 use crate::trial::TrialState;
-use crate::{Refused, Step};
+use crate::{Refusal, Step};
 
 /// What is known of the code of an unmanaged trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,7 +202,7 @@ pub fn experiment_state(trials: TrialCounts) -> ExperimentState {
 pub fn on_experiment(
     state: ExperimentState,
     event: ExperimentEvent,
-) -> Result<Step<ExperimentState, ExperimentEffect>, Refused> {
+) -> Result<Step<ExperimentState, ExperimentEffect>, Refusal> {
     use ExperimentState as State;
     let verb = match (state, event) {
         (
@@ -218,13 +218,13 @@ pub fn on_experiment(
             return Ok(Step::to(State::DeleteFailed, []));
         }
         (_, ExperimentEvent::Delete) => {
-            return Err(Refused::new(
+            return Err(Refusal::new(
                 "an unmanaged experiment whose code runs cannot be deleted: end the process that runs it, and wait until \
                  its trials have ended, which without a word from them takes until their heartbeats are overdue",
             ));
         }
         (_, ExperimentEvent::Continue) => {
-            return Err(Refused::new(
+            return Err(Refusal::new(
                 "an unmanaged experiment cannot be continued by the master, which does not run it: start its code again \
                  with the same external ids",
             ));
@@ -240,12 +240,12 @@ pub fn on_experiment(
 }
 
 /// The refusal to do to an unmanaged trial what the master does to those that it runs.
-pub fn refuse_trial(verb: &str) -> Refused {
+pub fn refuse_trial(verb: &str) -> Refusal {
     refusal("trial", verb)
 }
 
-fn refusal(what: &str, verb: &str) -> Refused {
-    Refused::new(format!(
+fn refusal(what: &str, verb: &str) -> Refusal {
+    Refusal::new(format!(
         "an unmanaged {what} cannot be {verb} by the master, which does not run it: start and end its code where it runs; \
          its state follows what the code reports"
     ))

@@ -6,7 +6,7 @@ use det_ids::{AllocationId, Micros};
 use det_lifecycle::allocation::{
     AllocationEffect, AllocationEvent, AllocationExit, AllocationState, Member, MemberProgress,
 };
-use det_lifecycle::container::{Desired, gang_failure};
+use det_lifecycle::container::{DesiredState, gang_failure};
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{Meeting, Release, TaskEvent};
 use det_scheduler::WaitExplanation;
@@ -14,7 +14,7 @@ use det_taskspec::TaskKind;
 use serde_json::json;
 
 use crate::{
-    Allocation, Cause, Container, Effect, LogLevel, Mutant, Record, Refused, Rows, Scene, Topic,
+    Allocation, Cause, Container, Effect, LogLevel, Mutant, Record, Refusal, Rows, Scene, Topic,
     tasks,
 };
 
@@ -23,11 +23,11 @@ const EXITED_WELL: &str = "resources exited successfully with a zero exit code";
 /// How long code that has reported an early exit is given to exit, in microseconds.
 const EARLY_EXIT: i64 = 10 * 1_000_000;
 
-fn known<R: Rows>(scene: &Scene<'_, R>, id: &AllocationId) -> Result<Allocation, Refused> {
+fn known<R: Rows>(scene: &Scene<'_, R>, id: &AllocationId) -> Result<Allocation, Refusal> {
     scene
         .rows
         .allocation(id)
-        .ok_or_else(|| Refused::not_found("allocation", id))
+        .ok_or_else(|| Refusal::not_found("allocation", id))
 }
 
 /// The members of an allocation, from the rows of its containers.
@@ -74,7 +74,7 @@ pub(crate) fn on<R: Rows>(
     id: &AllocationId,
     event: AllocationEvent,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let mut row = known(scene, id)?;
     let containers = scene.rows.containers(id);
     let before = row.state.clone();
@@ -94,12 +94,12 @@ pub(crate) fn on<R: Rows>(
             AllocationEffect::KillMembers => {
                 let text = format!("Asked to end at once: {}", cause.why());
                 scene.log(&row.task_id, Some(id), text);
-                end_members(scene, &containers, Desired::Kill);
+                end_members(scene, &containers, DesiredState::Kill);
             }
             AllocationEffect::StopMembers => {
                 let text = format!("Asked to end, to be started again later: {}", cause.why());
                 scene.log(&row.task_id, Some(id), text);
-                end_members(scene, &containers, Desired::Stop);
+                end_members(scene, &containers, DesiredState::Stop);
             }
             AllocationEffect::End => end(scene, &mut row, &before, cause)?,
         }
@@ -108,7 +108,7 @@ pub(crate) fn on<R: Rows>(
 }
 
 /// Has what lives of an allocation ended.
-fn end_members<R: Rows>(scene: &mut Scene<'_, R>, containers: &[Container], desired: Desired) {
+fn end_members<R: Rows>(scene: &mut Scene<'_, R>, containers: &[Container], desired: DesiredState) {
     for mut container in containers.iter().filter(|c| c.ended_at.is_none()).cloned() {
         container.desired = desired;
         scene.rows.update_container(&container);
@@ -129,7 +129,7 @@ pub(crate) fn listens<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: &AllocationId,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let row = known(scene, id)?;
     let counts = Release::of(row.kind) == Release::BySaving(Meeting::Poll);
     if counts && row.preemptible {
@@ -178,9 +178,9 @@ fn raise_preemption<R: Rows>(
     scene: &mut Scene<'_, R>,
     row: &mut Allocation,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let task = scene.rows.task(&row.task_id);
-    let task = task.ok_or_else(|| Refused::not_found("task", &row.task_id))?;
+    let task = task.ok_or_else(|| Refusal::not_found("task", &row.task_id))?;
     let timeout = tasks::demand(scene, &task)?.preemption_timeout;
     let deadline = scene.clock.steady.0 + i64::from(timeout) * 1_000_000;
     row.preempt_deadline = Some(Micros(deadline));
@@ -198,7 +198,7 @@ fn end<R: Rows>(
     row: &mut Allocation,
     before: &AllocationState,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let AllocationState::Terminated { exit } = row.state.clone() else {
         return Ok(());
     };
@@ -255,7 +255,7 @@ pub(crate) fn preempt_for<R: Rows>(
     id: &AllocationId,
     for_allocation: Option<AllocationId>,
     reason: &str,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let Some(mut row) = scene.rows.allocation(id).filter(|a| a.ended_at.is_none()) else {
         return Ok(());
     };
@@ -335,7 +335,7 @@ pub(crate) fn change_pool<R: Rows>(
 pub(crate) fn end_soon<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: &AllocationId,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let mut row = known(scene, id)?;
     row.preempt_deadline = Some(Micros(scene.clock.steady.0 + EARLY_EXIT));
     scene.rows.update_allocation(&row);
@@ -348,7 +348,7 @@ pub(crate) fn end_soon<R: Rows>(
 }
 
 /// Ends an allocation whose deadline has passed.
-pub(crate) fn overdue<R: Rows>(scene: &mut Scene<'_, R>, id: &AllocationId) -> Result<(), Refused> {
+pub(crate) fn overdue<R: Rows>(scene: &mut Scene<'_, R>, id: &AllocationId) -> Result<(), Refusal> {
     let now = scene.clock.steady;
     let found = scene.rows.allocation(id);
     let is_due = |row: &Allocation| row.preempt_deadline.is_some_and(|at| at <= now);
@@ -375,7 +375,7 @@ pub(crate) fn platform_failed<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: &AllocationId,
     reason: &str,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     match scene.rows.allocation(id) {
         Some(row) if !row.state.is_terminal() => {
             let event = AllocationEvent::Infrastructure(reason.to_owned());

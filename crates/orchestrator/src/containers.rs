@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState, Phase};
-use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_scheduler::Placement;
 use det_taskspec::{ContainerExit, ExitCause, TaskKind};
 
 use crate::{
-    Allocation, Cause, Container, Effect, Event, Mutant, Placed, Record, Refused, Rows, Scene,
-    Topic, allocations, tasks,
+    Allocation, Cause, Container, Effect, Event, Mutant, PlacedAllocation, Record, Refusal, Rows,
+    Scene, Topic, allocations, tasks,
 };
 
 /// The exit code that an exit is shown with.
@@ -32,8 +32,11 @@ fn place_cause(place: &PlaceId) -> Cause {
 }
 
 /// Stores a placement of the scheduler, if its request still waits and its places still take work.
-pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result<(), Refused> {
-    let Placed {
+pub(crate) fn place<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    placed: PlacedAllocation,
+) -> Result<(), Refusal> {
+    let PlacedAllocation {
         placement,
         container_ids,
         ports,
@@ -56,7 +59,7 @@ pub(crate) fn place<R: Rows>(scene: &mut Scene<'_, R>, placed: Placed) -> Result
             allocation_id: id.clone(),
             place: place.clone(),
             member,
-            desired: Desired::Run,
+            desired: DesiredState::Run,
             observed: None,
             daemon: false,
             joined: false,
@@ -125,13 +128,13 @@ pub(crate) fn observed<R: Rows>(
     scene: &mut Scene<'_, R>,
     place: &PlaceId,
     id: &ContainerId,
-    observed: Observed,
-) -> Result<(), Refused> {
+    observed: ObservedState,
+) -> Result<(), Refusal> {
     let found = scene.rows.container(id);
     let Some(mut row) = found.filter(|row| row.ended_at.is_none() && row.place == *place) else {
         return Ok(());
     };
-    if let Observed::Terminated { exit, cause } = observed {
+    if let ObservedState::Terminated { exit, cause } = observed {
         return ended(scene, id, exit, cause);
     }
     // A report of an earlier connection may come after one of a later one: life only moves on.
@@ -143,7 +146,7 @@ pub(crate) fn observed<R: Rows>(
     {
         return Ok(());
     }
-    let runs = matches!(observed, Observed::Running { .. });
+    let runs = matches!(observed, ObservedState::Running { .. });
     row.observed = Some(observed);
     scene.rows.update_container(&row);
     // The allocation of the row: what the place reports of it must not choose the log.
@@ -161,13 +164,13 @@ pub(crate) fn ended<R: Rows>(
     id: &ContainerId,
     exit: ContainerExit,
     cause: Option<ExitCause>,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let found = scene.rows.container(id);
     let Some(mut row) = found.filter(|row| row.ended_at.is_none()) else {
         return Ok(());
     };
     let status_code = status_code(&exit);
-    row.observed = Some(Observed::Terminated { exit, cause });
+    row.observed = Some(ObservedState::Terminated { exit, cause });
     row.ended_at = Some(scene.clock.wall);
     scene.rows.update_container(&row);
     if row.member == 0
@@ -186,7 +189,7 @@ fn members_changed<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: &AllocationId,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     allocations::on(scene, id, AllocationEvent::MembersChanged, cause)
 }
 
@@ -194,9 +197,11 @@ fn members_changed<R: Rows>(
 pub(crate) fn never_started<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: &ContainerId,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     match scene.rows.container(id) {
-        Some(row) if row.desired != Desired::Run => ended(scene, id, ContainerExit::Killed, None),
+        Some(row) if row.desired != DesiredState::Run => {
+            ended(scene, id, ContainerExit::Killed, None)
+        }
         _ => Ok(()),
     }
 }
@@ -206,11 +211,11 @@ fn peers<R: Rows>(
     scene: &Scene<'_, R>,
     id: &AllocationId,
     container_id: &ContainerId,
-) -> Result<(Vec<Container>, usize), Refused> {
+) -> Result<(Vec<Container>, usize), Refusal> {
     let rows = scene.rows.containers(id);
     match rows.iter().position(|row| row.id == *container_id) {
         Some(place) => Ok((rows, place)),
-        None => Err(Refused::not_found("container", container_id)),
+        None => Err(Refusal::not_found("container", container_id)),
     }
 }
 
@@ -220,7 +225,7 @@ pub(crate) fn joined<R: Rows>(
     id: AllocationId,
     container_id: &ContainerId,
     cause: Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let (mut rows, place) = peers(scene, &id, container_id)?;
     if !rows[place].joined {
         rows[place].joined = true;
@@ -240,7 +245,7 @@ pub(crate) fn daemon<R: Rows>(
     id: AllocationId,
     container_id: &ContainerId,
     cause: Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let (mut rows, place) = peers(scene, &id, container_id)?;
     if rows.len() == 1 || rows[place].daemon {
         return Ok(());

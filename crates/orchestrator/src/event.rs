@@ -7,7 +7,7 @@ use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
 };
 use det_lifecycle::allocation::AllocationEvent;
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::task::TaskEvent;
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
@@ -271,7 +271,7 @@ pub enum Event {
 
     // Containers and places.
     /// The scheduler gives an allocation its slots; nothing if the request or a place has changed since the plan was made.
-    Place(Placed),
+    Place(PlacedAllocation),
     /// A place reports on a container.
     Observed {
         /// The place, by its id.
@@ -279,7 +279,7 @@ pub enum Event {
         /// The container, by its id.
         container_id: ContainerId,
         /// How far the container is, or how it ended.
-        observed: Observed,
+        observed: ObservedState,
     },
     /// A container is gone: its slots are free.
     ContainerEnded {
@@ -345,7 +345,7 @@ pub enum Event {
         /// is gone for good.
         known_instance: Option<String>,
         /// Everything that it holds.
-        observed: Vec<(ContainerId, Observed)>,
+        observed: Vec<(ContainerId, ObservedState)>,
     },
     /// The connection of a place has ended, and it has no other; nothing if its row has it as away already.
     PlaceLeft {
@@ -427,7 +427,7 @@ pub struct Continuation {
 
 /// A placement, with an id for each of its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placed {
+pub struct PlacedAllocation {
     /// What the scheduler decided, with a part for each container: a place may be in several of them.
     pub placement: Placement,
     /// New ids, one for each part.
@@ -542,7 +542,7 @@ impl Event {
             | Self::PlatformFailed { id, .. }
             | Self::Joined { id, .. }
             | Self::Daemon { id, .. } => vec![Need::Allocation(id.clone())],
-            Self::Place(Placed { placement, .. }) => {
+            Self::Place(PlacedAllocation { placement, .. }) => {
                 let places = placement.parts.iter();
                 std::iter::once(Need::Allocation(placement.allocation_id.clone()))
                     .chain(places.map(|(place, _)| Need::Place(place.clone())))

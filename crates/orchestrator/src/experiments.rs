@@ -8,7 +8,7 @@ use det_lifecycle::unmanaged::on_experiment;
 use det_searcher::{Action, Event as SearchEvent, Search};
 
 use crate::searches::json;
-use crate::{Cause, Continuation, Effect, Event, Record, Refused, Rows, Scene, SearchState, Topic};
+use crate::{Cause, Continuation, Effect, Event, Record, Refusal, Rows, Scene, SearchState, Topic};
 
 /// Something happens to an experiment.
 pub(crate) fn on<R: Rows>(
@@ -16,11 +16,11 @@ pub(crate) fn on<R: Rows>(
     id: ExperimentId,
     event: ExperimentEvent,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let mut row = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refused::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found("experiment", id))?;
     let before = row.state;
     let step = if row.unmanaged {
         on_experiment(before, event)?
@@ -171,23 +171,23 @@ pub(crate) fn trial_ended<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     if scene.rows.live_trial_count(id) > 0 {
         return Ok(());
     }
     match on(scene, id, ExperimentEvent::TrialsEnded, cause) {
         // Trials end an experiment in several ways at once; the second one finds it ended, as it should be.
-        Err(Refused::Precondition(_)) => Ok(()),
+        Err(Refusal::Precondition(_)) => Ok(()),
         other => other,
     }
 }
 
 /// The end of an experiment: its search is over, and background work applies its checkpoint policy.
-pub(crate) fn end<R: Rows>(scene: &mut Scene<'_, R>, id: ExperimentId) -> Result<(), Refused> {
+pub(crate) fn end<R: Rows>(scene: &mut Scene<'_, R>, id: ExperimentId) -> Result<(), Refusal> {
     let row = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refused::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found("experiment", id))?;
     scene.effect(Effect::ExperimentEnded {
         id,
         completed: row.state == ExperimentState::Completed,
@@ -204,12 +204,12 @@ pub(crate) fn continue_it<R: Rows>(
     mut search: Box<Search>,
     single: bool,
     cause: Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     on(scene, id, ExperimentEvent::Continue, &cause)?;
     let mut row = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refused::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found("experiment", id))?;
     row.ended_at = None;
     scene.rows.update_experiment(&row);
     scene.effect(Effect::ExperimentContinued(id));
@@ -231,7 +231,7 @@ pub(crate) fn continue_it<R: Rows>(
 pub(crate) fn continue_trials<R: Rows>(
     scene: &mut Scene<'_, R>,
     mut continuation: Continuation,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let id = continuation.id;
     let Some(action) = continuation.waiting.pop() else {
         let decided = continuation.resumed > 0 || !continuation.new.is_empty();
@@ -247,7 +247,7 @@ pub(crate) fn continue_trials<R: Rows>(
             ..
         } = continuation;
         if !decided {
-            return Err(Refused::Precondition(format!(
+            return Err(Refusal::Precondition(format!(
                 "experiment {id} cannot be continued: all its trials have completed"
             )));
         }

@@ -8,7 +8,7 @@ use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::task::TaskEvent;
 use det_taskspec::TaskKind;
 
-use crate::{Cause, Refused, Rows, Scene, tasks};
+use crate::{Cause, Refusal, Rows, Scene, tasks};
 
 /// Counts how long a service has not been used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl IdleClock {
 
 /// A live attempt of a task whose service may not be idle for ever.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Watched {
+pub struct IdleService {
     /// The task.
     pub task: TaskId,
     /// How long it may be idle.
@@ -87,7 +87,11 @@ impl IdleClocks {
 
     /// Counts for exactly these from now on. Returns those that have been idle for too long, and how long until the next
     /// look is due; `None` = there is nothing to look at.
-    pub fn look(&mut self, watched: Vec<Watched>, now: Micros) -> (Vec<Watched>, Option<Duration>) {
+    pub fn look(
+        &mut self,
+        watched: Vec<IdleService>,
+        now: Micros,
+    ) -> (Vec<IdleService>, Option<Duration>) {
         let mut before = std::mem::take(&mut self.0);
         let (mut over, mut next) = (Vec::new(), None::<Duration>);
         for row in watched {
@@ -114,7 +118,7 @@ pub(crate) fn unused<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: &TaskId,
     timeout: Duration,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let Some(task) = scene.rows.task(id) else {
         return Ok(());
     };
@@ -169,7 +173,7 @@ mod tests {
 
     #[test]
     fn each_task_has_its_own_time_and_only_while_it_counts() {
-        let watched = |task: &str, counts| Watched {
+        let watched = |task: &str, counts| IdleService {
             task: task.into(),
             timeout: TIMEOUT,
             counts,

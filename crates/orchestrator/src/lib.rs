@@ -36,13 +36,13 @@ use std::sync::Arc;
 use det_ids::{AllocationId, Micros, TaskId, TrialId};
 use det_lifecycle::record::{ActorName, Subject};
 pub use effect::{Effect, LogLevel, NewTrial, Record, Topic};
-pub use event::{Continuation, Event, Need, Placed};
+pub use event::{Continuation, Event, Need, PlacedAllocation};
 pub use fallback::{Prospects, Seeker, SentOn};
-pub use idle::{IdleClock, IdleClocks, Watched, counts_idle};
+pub use idle::{IdleClock, IdleClocks, IdleService, counts_idle};
 pub use log_policies::LogMatch;
 pub use mutant::Mutant;
 pub use places::{Absence, Place};
-pub use planning::{Course, Decided, Due};
+pub use planning::{Course, Due, PassDecision};
 pub use restarts::{MayRestart, nowhere_left};
 pub use rows::{
     Allocation, Container, Experiment, Rows, SearchState, Task, Terms, Trial, Unreadable,
@@ -127,7 +127,7 @@ pub struct Outcome {
 
 /// Why an event was not accepted. The whole change is to be undone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum Refusal {
     /// What the event concerns does not exist.
     #[error("{what} \"{id}\" not found")]
     NotFound {
@@ -144,7 +144,7 @@ pub enum Refused {
     Unreadable(#[from] Unreadable),
 }
 
-impl Refused {
+impl Refusal {
     fn not_found(what: &'static str, id: impl std::fmt::Display) -> Self {
         Self::NotFound {
             what,
@@ -153,8 +153,8 @@ impl Refused {
     }
 }
 
-impl From<det_lifecycle::Refused> for Refused {
-    fn from(refused: det_lifecycle::Refused) -> Self {
+impl From<det_lifecycle::Refusal> for Refusal {
+    fn from(refused: det_lifecycle::Refusal) -> Self {
         Self::Precondition(refused.message)
     }
 }
@@ -205,7 +205,7 @@ impl Core {
         rows: &mut R,
         clock: Clock,
         event: Event,
-    ) -> Result<Outcome, Refused> {
+    ) -> Result<Outcome, Refusal> {
         let mut scene = Scene {
             rows,
             clock,
@@ -229,7 +229,7 @@ impl Core {
         trial: &Trial,
         run: Option<i64>,
         open: Mutant,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Refusal> {
         if self.is(open) {
             return Ok(());
         }
@@ -242,12 +242,12 @@ impl Core {
 ///
 /// # Errors
 /// The run is over, or has not begun.
-pub fn require_current_run(trial: TrialId, newest: i64, run: Option<i64>) -> Result<(), Refused> {
+pub fn require_current_run(trial: TrialId, newest: i64, run: Option<i64>) -> Result<(), Refusal> {
     match run {
-        Some(run) if run > newest => Err(Refused::Precondition(format!(
+        Some(run) if run > newest => Err(Refusal::Precondition(format!(
             "run {run} of trial {trial} has not begun: its newest is run {newest}, and only that may report"
         ))),
-        Some(run) if run < newest => Err(Refused::Precondition(format!(
+        Some(run) if run < newest => Err(Refusal::Precondition(format!(
             "run {run} of trial {trial} is over: run {newest} has taken its place, and nothing is taken of an older run \
              any more"
         ))),
@@ -265,7 +265,7 @@ struct Scene<'a, R> {
 
 impl<R: Rows> Scene<'_, R> {
     #[expect(clippy::too_many_lines, reason = "one match over the events")]
-    fn decide(&mut self, event: Event) -> Result<(), Refused> {
+    fn decide(&mut self, event: Event) -> Result<(), Refusal> {
         match event {
             Event::Experiment { id, event, cause } => experiments::on(self, id, event, &cause),
             Event::LiveTrials { id, event, cause } => {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{AllocationId, ContainerId, Micros, PlaceId, SlotId};
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_scheduler::{Service, Services};
 
-use crate::{Cause, Core, Effect, Event, Mutant, Record, Refused, Rows, Scene, Topic};
+use crate::{Cause, Core, Effect, Event, Mutant, Record, Refusal, Rows, Scene, Topic};
 
 /// Somewhere containers run, as its row contains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,12 +100,12 @@ pub(crate) fn joined<R: Rows>(
     scene: &mut Scene<'_, R>,
     place: PlaceId,
     known_instance: Option<&str>,
-    observed: Vec<(ContainerId, Observed)>,
-) -> Result<(), Refused> {
+    observed: Vec<(ContainerId, ObservedState)>,
+) -> Result<(), Refusal> {
     let row = scene
         .rows
         .place(&place)
-        .ok_or_else(|| Refused::not_found("place", &place))?;
+        .ok_or_else(|| Refusal::not_found("place", &place))?;
     let cause = Cause::actor(ActorName::Place(place.clone()));
     record(scene, &place, EventKind::Connected, cause, None);
     if known_instance.is_some_and(|known| known != row.instance) {
@@ -212,11 +212,11 @@ pub(crate) fn serve<R: Rows>(
     slot: Option<SlotId>,
     service: Service,
     cause: Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let mut row = scene
         .rows
         .place(place)
-        .ok_or_else(|| Refused::not_found("place", place))?;
+        .ok_or_else(|| Refusal::not_found("place", place))?;
     row.services.set(slot, service);
     scene.rows.update_place(place, &row);
     let kind = match service {

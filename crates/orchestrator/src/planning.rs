@@ -12,7 +12,7 @@ use det_scheduler::{
 
 use det_taskspec::HostPorts;
 
-use crate::{Allocation, Core, Event, Mutant, Placed};
+use crate::{Allocation, Core, Event, Mutant, PlacedAllocation};
 
 impl Allocation {
     /// What it asks the planner for; `excluded` = places that it must not run on.
@@ -114,7 +114,7 @@ impl Core {
 
 /// What a pass of the scheduler decided for a pool, to be stored.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Decided {
+pub struct PassDecision {
     /// Requests that start.
     pub placements: Vec<Placement>,
     /// Running allocations that are asked to stop.
@@ -125,7 +125,7 @@ pub struct Decided {
     pub waiting: Vec<(AllocationId, Arc<WaitExplanation>)>,
 }
 
-impl Decided {
+impl PassDecision {
     /// Leaves out reasons that are stored already, and those of allocations that do not wait any more. `stored` gives the
     /// stored reason of an allocation that waits; the outer `None` = it does not wait.
     pub fn keep_news<'a>(
@@ -163,7 +163,7 @@ impl Decided {
                 containers.map(move |slots| (place.clone(), slots))
             });
             placement.parts = by_container.collect();
-            Event::Place(Placed {
+            Event::Place(PlacedAllocation {
                 container_ids: placement.parts.iter().map(|_| new_id()).collect(),
                 ports: ports.give(&placement.allocation_id, &places),
                 namespace: None,

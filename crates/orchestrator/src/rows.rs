@@ -8,7 +8,7 @@ use det_ids::{
     TrialId, UserId,
 };
 use det_lifecycle::allocation::AllocationState;
-use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::task::{Demand, RestartPolicy, TaskState};
@@ -184,9 +184,9 @@ pub struct Container {
     /// Its rank in the allocation; 0 is the chief.
     pub member: u32,
     /// What is to become of it.
-    pub desired: Desired,
+    pub desired: DesiredState,
     /// What was last observed of it; `None` = nothing yet.
-    pub observed: Option<Observed>,
+    pub observed: Option<ObservedState>,
     /// Whether it is a helper that does not keep the allocation alive.
     pub daemon: bool,
     /// Whether it has come to the meeting of its allocation's containers.

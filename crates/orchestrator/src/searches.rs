@@ -6,7 +6,7 @@ use det_lifecycle::trial::{TrialEvent, TrialState};
 use det_searcher::{Action, Event as SearchEvent, Outcome, Search, StopReason};
 use serde_json::{Map, Value};
 
-use crate::{Cause, Effect, Event, Mutant, NewTrial, Refused, Rows, Scene, SearchState, Topic};
+use crate::{Cause, Effect, Event, Mutant, NewTrial, Refusal, Rows, Scene, SearchState, Topic};
 
 fn cause() -> Cause {
     Cause::master("the search decided it")
@@ -41,7 +41,7 @@ pub(crate) fn begin<R: Rows>(
     id: ExperimentId,
     mut search: Search,
     mut actions: Vec<Action>,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     actions.extend(search.start_some(scene.core.trials_at_once));
     if search.owes_trials() {
         scene.wake(Topic::Backlog(id));
@@ -49,7 +49,7 @@ pub(crate) fn begin<R: Rows>(
     let experiment = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refused::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found("experiment", id))?;
     scene.effect(Effect::SaveSearch {
         experiment_id: id,
         through: 0,
@@ -69,7 +69,7 @@ pub(crate) fn on<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     event: SearchEvent,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let Some(mut experiment) = scene.rows.experiment(id) else {
         return Ok(());
     };
@@ -93,7 +93,7 @@ pub(crate) fn on<R: Rows>(
         return Ok(());
     }
     let text = serde_json::to_string(&event).map_err(|error| {
-        Refused::Precondition(format!(
+        Refusal::Precondition(format!(
             "an event of the search of experiment {id} cannot be stored: {error}"
         ))
     })?;
@@ -139,7 +139,7 @@ pub(crate) fn carry_out<R: Rows>(
     id: ExperimentId,
     state: ExperimentState,
     action: Action,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     match action {
         Action::Create {
             request_id,
@@ -228,11 +228,11 @@ fn create<R: Rows>(
     request_id: RequestId,
     hparams: &Map<String, Value>,
     seed: u32,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let mut experiment = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refused::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found("experiment", id))?;
     experiment.trial_count += 1;
     scene.rows.update_experiment(&experiment);
     scene.effect(Effect::InsertTrial(NewTrial {

@@ -88,13 +88,13 @@ pub struct RunningTrial {
 
 /// What is known of the silence of one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Known {
+struct AttemptSilence {
     allocation: AllocationId,
     clock: SilenceClock,
     last_report: Option<i64>,
 }
 
-impl Known {
+impl AttemptSilence {
     fn new(allocation: &AllocationId, now: Micros) -> Self {
         Self {
             allocation: allocation.clone(),
@@ -106,7 +106,7 @@ impl Known {
 
 /// Counts for several trials how long their code has been silent.
 #[derive(Debug, Clone, Default)]
-pub struct SilenceClocks(BTreeMap<TaskId, Known>);
+pub struct SilenceClocks(BTreeMap<TaskId, AttemptSilence>);
 
 impl SilenceClocks {
     /// Something was received of an attempt; `report` = when, by the system's clock, if it was a report.
@@ -119,7 +119,7 @@ impl SilenceClocks {
     ) {
         // What is new is kept until the next look, which drops it if it does not run.
         let known = self.0.entry(task.clone());
-        let known = known.or_insert_with(|| Known::new(allocation, now));
+        let known = known.or_insert_with(|| AttemptSilence::new(allocation, now));
         // An older attempt may still deliver what it has written.
         if known.allocation == *allocation {
             known.clock.received(now);
@@ -147,7 +147,7 @@ impl SilenceClocks {
             let known = before.remove(&attempt.task);
             let mut known = known
                 .filter(|known| known.allocation == attempt.allocation)
-                .unwrap_or_else(|| Known::new(&attempt.allocation, now));
+                .unwrap_or_else(|| AttemptSilence::new(&attempt.allocation, now));
             if !attempt.timeout.is_zero() {
                 match known.clock.look(attempt.timeout, now) {
                     Silence::Within(left) => sooner(left),

@@ -11,23 +11,23 @@ use det_lifecycle::trial::TrialEvent;
 use det_taskspec::TaskKind;
 
 use crate::{
-    Allocation, Cause, Event, LogLevel, Record, Refused, Rows, Scene, Task, Topic, Unreadable,
+    Allocation, Cause, Event, LogLevel, Record, Refusal, Rows, Scene, Task, Topic, Unreadable,
     allocations, trials,
 };
 
-fn known<R: Rows>(scene: &Scene<'_, R>, id: &TaskId) -> Result<Task, Refused> {
+fn known<R: Rows>(scene: &Scene<'_, R>, id: &TaskId) -> Result<Task, Refusal> {
     scene
         .rows
         .task(id)
-        .ok_or_else(|| Refused::not_found("task", id))
+        .ok_or_else(|| Refusal::not_found("task", id))
 }
 
 /// What each attempt of a task asks for: what its row contains, else what the experiment that it works for asks for.
-pub(crate) fn demand<R: Rows>(scene: &Scene<'_, R>, task: &Task) -> Result<Demand, Refused> {
+pub(crate) fn demand<R: Rows>(scene: &Scene<'_, R>, task: &Task) -> Result<Demand, Refusal> {
     match (task.demand, task.experiment_id) {
         (Some(demand), _) => Ok(demand),
         (None, Some(experiment)) => Ok(scene.rows.terms(experiment)?.demand),
-        (None, None) => Err(Refused::Unreadable(Unreadable {
+        (None, None) => Err(Refusal::Unreadable(Unreadable {
             what: format!("demand of task {}", task.id),
             message: "it contains none, and the task works for no experiment".to_owned(),
         })),
@@ -40,13 +40,13 @@ pub(crate) fn asked<R: Rows>(
     id: &TaskId,
     event: TaskEvent,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let task = known(scene, id)?;
     if task.policy() == RestartPolicy::ByTrial && event != TaskEvent::Requeue {
         let trial = task
             .trial_id
             .map_or_else(|| "a trial".to_owned(), |id| format!("trial {id}"));
-        return Err(Refused::Precondition(format!(
+        return Err(Refusal::Precondition(format!(
             "task {id} is that of {trial}, and follows it: pause, activate or kill the trial's experiment instead"
         )));
     }
@@ -59,7 +59,7 @@ pub(crate) fn on<R: Rows>(
     id: &TaskId,
     event: TaskEvent,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let mut row = known(scene, id)?;
     let (before, policy) = (row.state, row.policy());
     let steered = match &event {
@@ -81,7 +81,7 @@ pub(crate) fn on<R: Rows>(
     }
     let step = before
         .on(event, policy, row.losses)
-        .map_err(|refused| Refused::Precondition(format!("task {id}: {refused}")))?;
+        .map_err(|refused| Refusal::Precondition(format!("task {id}: {refused}")))?;
     if step.state != before || row.losses != counted {
         row.state = step.state;
         row.ended_at = step.state.is_terminal().then_some(scene.clock.wall);
@@ -179,13 +179,13 @@ pub(crate) fn after_loss<R: Rows>(
 }
 
 /// Requests a task's next attempt.
-pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<(), Refused> {
+pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<(), Refusal> {
     let mut task = known(scene, id)?;
     let demand = demand(scene, &task)?;
     let resource_pool = scene
         .rows
         .resource_pool(&task)
-        .ok_or_else(|| Refused::not_found("job", &task.job_id))?;
+        .ok_or_else(|| Refusal::not_found("job", &task.job_id))?;
     task.attempts += 1;
     scene.rows.update_task(&task);
     let findings = task.log_findings.as_ref();
@@ -194,7 +194,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
     let (run_id, what) = match policy {
         RestartPolicy::ByTrial => {
             let trial = task.trial_id.ok_or_else(|| {
-                Refused::Unreadable(Unreadable {
+                Refusal::Unreadable(Unreadable {
                     what: format!("trial of task {id}"),
                     message: format!(
                         "it names none, and a task of kind {} follows one",

@@ -10,19 +10,19 @@ use det_searcher::{Event as SearchEvent, ExitReason};
 use det_taskspec::TaskKind;
 
 use crate::{
-    Cause, Effect, Event, Experiment, LogLevel, Mutant, Record, Refused, Rows, Scene, Task, Topic,
+    Cause, Effect, Event, Experiment, LogLevel, Mutant, Record, Refusal, Rows, Scene, Task, Topic,
     Trial, tasks,
 };
 
-fn known<R: Rows>(scene: &Scene<'_, R>, id: TrialId) -> Result<(Trial, Experiment), Refused> {
+fn known<R: Rows>(scene: &Scene<'_, R>, id: TrialId) -> Result<(Trial, Experiment), Refusal> {
     let trial = scene
         .rows
         .trial(id)
-        .ok_or_else(|| Refused::not_found("trial", id))?;
+        .ok_or_else(|| Refusal::not_found("trial", id))?;
     let experiment = scene
         .rows
         .experiment(trial.experiment_id)
-        .ok_or_else(|| Refused::not_found("experiment", trial.experiment_id))?;
+        .ok_or_else(|| Refusal::not_found("experiment", trial.experiment_id))?;
     Ok((trial, experiment))
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn on<R: Rows>(
     id: TrialId,
     event: TrialEvent,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let (mut row, experiment) = known(scene, id)?;
     if row.unmanaged.is_some() {
         return Err(refuse_trial(match event {
@@ -143,7 +143,7 @@ fn carry_out<R: Rows>(
     row: &Trial,
     effect: TrialEffect,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let id = row.id;
     let (experiment_id, request_id) = (row.experiment_id, row.request_id.clone());
     let early = |reason| Event::Search {
@@ -182,7 +182,7 @@ pub(crate) fn early_exit<R: Rows>(
     run: Option<i64>,
     reason: EarlyExit,
     cause: Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let (trial, _) = known(scene, id)?;
     scene
         .core
@@ -199,7 +199,7 @@ pub(crate) fn end<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: TrialId,
     cause: Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let (row, experiment) = known(scene, id)?;
     let how = match row.state {
         TrialState::Completed => TaskEnd::Completed,
@@ -227,11 +227,11 @@ pub(crate) fn created<R: Rows>(
     scene: &mut Scene<'_, R>,
     experiment_id: ExperimentId,
     request_id: &RequestId,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let trial = scene
         .rows
         .trial_of_request(experiment_id, request_id)
-        .ok_or_else(|| Refused::not_found("trial", request_id))?;
+        .ok_or_else(|| Refusal::not_found("trial", request_id))?;
     let days = scene.rows.terms(experiment_id)?.log_retention_days;
     insert_task(scene, &trial, None, days)?;
     scene.record(Record {
@@ -254,11 +254,11 @@ fn insert_task<R: Rows>(
     trial: &Trial,
     log_findings: Option<LogFindings>,
     log_retention_days: Option<i64>,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let experiment = scene
         .rows
         .experiment(trial.experiment_id)
-        .ok_or_else(|| Refused::not_found("experiment", trial.experiment_id))?;
+        .ok_or_else(|| Refusal::not_found("experiment", trial.experiment_id))?;
     scene.rows.insert_task(Task {
         id: trial.task_id.clone(),
         kind: TaskKind::Trial,
@@ -284,13 +284,13 @@ pub(crate) fn continue_in_new_task<R: Rows>(
     id: TrialId,
     hparams: &str,
     cause: Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let (mut trial, _) = known(scene, id)?;
     let earlier = scene.rows.task_count(id);
     let before = scene
         .rows
         .task(&trial.task_id)
-        .ok_or_else(|| Refused::not_found("task", &trial.task_id))?;
+        .ok_or_else(|| Refusal::not_found("task", &trial.task_id))?;
     trial.task_id = TaskId(format!(
         "{}.{}-{earlier}",
         trial.experiment_id, trial.request_id
@@ -313,7 +313,7 @@ pub(crate) struct Run {
 }
 
 /// Begins a trial's next run, which is the attempt that its task is about to make.
-pub(crate) fn begin_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Result<Run, Refused> {
+pub(crate) fn begin_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Result<Run, Refusal> {
     let (trial, experiment) = known(scene, id)?;
     let number = trial.run_id + 1;
     scene.rows.start_run(id, number, true);

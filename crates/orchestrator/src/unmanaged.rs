@@ -6,7 +6,7 @@ use det_lifecycle::task::{TaskEnd, TaskEvent};
 use det_lifecycle::unmanaged::{UnmanagedEffect, UnmanagedEvent, UnmanagedState, experiment_state};
 
 use crate::{
-    Cause, Effect, Event, LogLevel, NewTrial, Record, Refused, Rows, Scene, Topic, Trial, tasks,
+    Cause, Effect, Event, LogLevel, NewTrial, Record, Refusal, Rows, Scene, Topic, Trial, tasks,
 };
 
 /// Code outside the cluster registers a trial of its experiment, under a name that no trial of it has yet.
@@ -15,13 +15,13 @@ pub(crate) fn add<R: Rows>(
     id: ExperimentId,
     request_id: RequestId,
     hparams: String,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let mut experiment = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refused::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found("experiment", id))?;
     if !experiment.unmanaged {
-        return Err(Refused::Precondition(format!(
+        return Err(Refusal::Precondition(format!(
             "no trial can be added to experiment {id}: the master runs it, and its search creates its trials; only \
              unmanaged experiments are given trials"
         )));
@@ -53,7 +53,7 @@ pub(crate) fn start<R: Rows>(
     until: Micros,
     resumes: bool,
     cause: Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let (trial, _) = known(scene, id, "started")?;
     let number = trial.run_id + 1;
     scene.rows.start_run(id, number, resumes);
@@ -75,7 +75,7 @@ pub(crate) fn on<R: Rows>(
     id: TrialId,
     event: UnmanagedEvent,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let (mut row, before) = known(scene, id, "patched")?;
     let shown = row.state;
     let step = before.on(event);
@@ -131,11 +131,11 @@ pub(crate) fn follow_trials<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     cause: &Cause,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     let mut row = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refused::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found("experiment", id))?;
     let before = row.state;
     require_not_removed(id, before)?;
     row.state = experiment_state(scene.rows.trial_counts(id));
@@ -164,13 +164,13 @@ fn known<R: Rows>(
     scene: &Scene<'_, R>,
     id: TrialId,
     verb: &str,
-) -> Result<(Trial, UnmanagedState), Refused> {
+) -> Result<(Trial, UnmanagedState), Refusal> {
     let trial = scene
         .rows
         .trial(id)
-        .ok_or_else(|| Refused::not_found("trial", id))?;
+        .ok_or_else(|| Refusal::not_found("trial", id))?;
     let Some(state) = trial.unmanaged else {
-        return Err(Refused::Precondition(format!(
+        return Err(Refusal::Precondition(format!(
             "trial {id} cannot be {verb}: the master runs it, and knows its state by itself; only the code of unmanaged \
              trials reports it"
         )));
@@ -178,7 +178,7 @@ fn known<R: Rows>(
     let experiment = scene
         .rows
         .experiment(trial.experiment_id)
-        .ok_or_else(|| Refused::not_found("experiment", trial.experiment_id))?;
+        .ok_or_else(|| Refusal::not_found("experiment", trial.experiment_id))?;
     require_not_removed(experiment.id, experiment.state)?;
     Ok((trial, state))
 }
@@ -187,11 +187,11 @@ fn known<R: Rows>(
 fn require_not_removed(
     id: ExperimentId,
     state: det_lifecycle::experiment::ExperimentState,
-) -> Result<(), Refused> {
+) -> Result<(), Refusal> {
     use det_lifecycle::experiment::ExperimentState as State;
     match state {
         State::Deleting | State::DeleteFailed | State::StoppingToDelete(_) => {
-            Err(Refused::Precondition(format!(
+            Err(Refusal::Precondition(format!(
                 "experiment {id} is being deleted: nothing is added to it any more"
             )))
         }

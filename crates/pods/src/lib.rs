@@ -44,9 +44,9 @@ pub use objects::{Objects, ObjectsError, objects, owner_patch};
 pub use observation::{observed, observed_gone};
 pub use pod::{
     ContainerFacts, ContainerState, Disruption, ImageError, ImageErrorKind, PodFacts, PodPhase,
-    Scheduled, pod_facts,
+    SchedulingStatus, pod_facts,
 };
 pub use priority::PriorityClass;
 pub use quantity::{holds, quantity};
-pub use record::{PodMember, RECORD_ANNOTATION, Recorded, RecordedMember, member_of, recorded};
+pub use record::{JobRecord, PodMember, RECORD_ANNOTATION, RecordedMember, member_of, recorded};
 pub use seal::{SEAL_ANNOTATION, Seal};

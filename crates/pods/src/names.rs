@@ -62,8 +62,8 @@ pub(crate) fn job_name(
     };
     let prefix = begin_of(cluster_id);
     let name = match described(start) {
-        Described::Unique(description) => format!("det-{prefix}-{description}"),
-        Described::Ambiguous(description) => {
+        NameBasis::Unique(description) => format!("det-{prefix}-{description}"),
+        NameBasis::Ambiguous(description) => {
             return hashed(&format!("det-{prefix}-{description}"), start, most);
         }
     };
@@ -82,39 +82,39 @@ pub(crate) fn group_name(job_name: &str, number: usize) -> String {
 }
 
 /// What an allocation is, for names.
-enum Described {
+enum NameBasis {
     /// No other allocation has the same.
     Unique(String),
     /// It needs a hash.
     Ambiguous(String),
 }
 
-fn described(start: &ContainerStart) -> Described {
+fn described(start: &ContainerStart) -> NameBasis {
     let origin = &start.origin;
     let spec = &start.spec;
     let kind = spec.script.task_type;
     let word = match kind {
         TaskKind::Trial => {
             return match (origin.experiment_id, origin.trial_id) {
-                (Some(experiment), Some(trial)) => Described::Unique(format!(
+                (Some(experiment), Some(trial)) => NameBasis::Unique(format!(
                     "exp-{experiment}-trial-{trial}-attempt-{}",
                     origin.run_id
                 )),
-                _ => Described::Ambiguous(format!("trial-{}", dns(spec.task_id.as_str()))),
+                _ => NameBasis::Ambiguous(format!("trial-{}", dns(spec.task_id.as_str()))),
             };
         }
         TaskKind::CheckpointGc => {
             let experiment = origin.experiment_id.map(|id| id.to_string());
-            return Described::Ambiguous(format!("gc-{}", experiment.unwrap_or_default()));
+            return NameBasis::Ambiguous(format!("gc-{}", experiment.unwrap_or_default()));
         }
         TaskKind::Notebook | TaskKind::Shell | TaskKind::Command | TaskKind::Tensorboard => "cmd",
         TaskKind::Generic => "generic",
     };
     let task = spec.task_id.as_str();
     match origin.attempt {
-        1 if is_uuid(task) => Described::Unique(format!("{word}-{task}")),
-        attempt if is_uuid(task) => Described::Unique(format!("{word}-{task}-{attempt}")),
-        _ => Described::Ambiguous(format!("{word}-{}", dns(task))),
+        1 if is_uuid(task) => NameBasis::Unique(format!("{word}-{task}")),
+        attempt if is_uuid(task) => NameBasis::Unique(format!("{word}-{task}-{attempt}")),
+        _ => NameBasis::Ambiguous(format!("{word}-{}", dns(task))),
     }
 }
 

@@ -14,7 +14,7 @@
 //! | being deleted, and its task's container never ran | killed if that was ordered, else lost |
 //! | its node cannot be asked | nothing |
 
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_taskspec::pods::read_termination_message;
 use det_taskspec::{ContainerExit, ExitCause};
 
@@ -35,20 +35,20 @@ type End = (ContainerExit, Option<ExitCause>);
 /// What was observed of a container, from its pod's status; `None` = nothing that is known now. `ordered_end` is whether the
 /// container was wanted to end, by the master or because its gang has ended: the pods of a Job that has failed are ended by
 /// Kubernetes.
-pub fn observed(pod: &PodFacts, ordered_end: bool) -> Option<Observed> {
+pub fn observed(pod: &PodFacts, ordered_end: bool) -> Option<ObservedState> {
     if let Some((exit, cause)) = end(pod, ordered_end) {
-        return Some(Observed::Terminated { exit, cause });
+        return Some(ObservedState::Terminated { exit, cause });
     }
     if pod.phase == PodPhase::Unknown {
         return None;
     }
     if pod.node.is_none() {
-        return Some(Observed::Assigned);
+        return Some(ObservedState::Assigned);
     }
     if pod.task.state == ContainerState::Running
         && let Some(address) = pod.pod_ip.as_ref().or(pod.host_ip.as_ref())
     {
-        return Some(Observed::Running {
+        return Some(ObservedState::Running {
             host_address: address.clone(),
             ports: pod.ports.iter().map(|port| (*port, *port)).collect(),
             runtime_id: pod.uid.clone(),
@@ -57,20 +57,20 @@ pub fn observed(pod: &PodFacts, ordered_end: bool) -> Option<Observed> {
     let mut containers = pod.init.iter().chain([&pod.task]);
     let has_started = containers.any(|container| container.state.has_started());
     Some(if has_started {
-        Observed::Starting
+        ObservedState::Starting
     } else {
-        Observed::Pulling
+        ObservedState::Pulling
     })
 }
 
 /// What was observed of a container whose pod does not exist any more, by what was last known of the pod.
-pub fn observed_gone(pod: &PodFacts, ordered_end: bool) -> Observed {
+pub fn observed_gone(pod: &PodFacts, ordered_end: bool) -> ObservedState {
     let (exit, cause) = end(pod, ordered_end).unwrap_or_else(|| {
         let exit = ContainerExit::of_end(None, ordered_end, false);
         let exit = exit.unwrap_or_else(|| lost(pod, "its pod was deleted, and not by the master"));
         (exit, None)
     });
-    Observed::Terminated { exit, cause }
+    ObservedState::Terminated { exit, cause }
 }
 
 /// How the container of a pod ended; `None` = it has not.

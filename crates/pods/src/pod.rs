@@ -30,7 +30,7 @@ pub struct PodFacts {
     /// Address of its node.
     pub host_ip: Option<String>,
     /// What the scheduler reports; `None` = nothing yet.
-    pub scheduled: Option<Scheduled>,
+    pub scheduled: Option<SchedulingStatus>,
     /// Names of the gates that hold it back from the scheduler.
     pub gates: Vec<String>,
     /// The container of the task.
@@ -65,7 +65,7 @@ pub enum PodPhase {
 
 /// What the scheduler reports of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scheduled {
+pub struct SchedulingStatus {
     /// Whether it has a node.
     pub done: bool,
     /// Why not: `Unschedulable`, `SchedulingGated`.
@@ -314,7 +314,7 @@ pub fn pod_facts(pod: &Value) -> PodFacts {
         node: word(&["spec", "nodeName"]),
         pod_ip: word(&["status", "podIP"]),
         host_ip: word(&["status", "hostIP"]),
-        scheduled: condition(pod, "PodScheduled").map(|condition| Scheduled {
+        scheduled: condition(pod, "PodScheduled").map(|condition| SchedulingStatus {
             done: json::text(condition, &["status"]) == Some("True"),
             reason: json::word(condition, &["reason"]),
             message: json::word(condition, &["message"]),

@@ -19,7 +19,7 @@ const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 /// What a Job records of the containers it was made for, read back after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recorded {
+pub struct JobRecord {
     /// Their allocation.
     pub allocation_id: AllocationId,
     /// The containers, by completion index.
@@ -57,7 +57,7 @@ pub struct PodMember {
 
 /// The record as it is written.
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct WrittenRecord {
     allocation: AllocationId,
     containers: Vec<RecordedMember>,
 }
@@ -65,7 +65,7 @@ struct Written {
 /// The value of [`RECORD_ANNOTATION`] for the Job of these members.
 pub(crate) fn record(members: &[&Member]) -> String {
     let allocation = members.first().map(|first| &first.start.spec.allocation_id);
-    let written = Written {
+    let written = WrittenRecord {
         allocation: allocation.cloned().unwrap_or_else(|| "".into()),
         containers: members
             .iter()
@@ -83,9 +83,9 @@ pub(crate) fn record(members: &[&Member]) -> String {
 }
 
 /// What the annotations of a Job, or of one of its pods, record; `None` = nothing that can be read.
-pub fn recorded(annotations: &BTreeMap<String, String>) -> Option<Recorded> {
-    let written: Written = serde_json::from_str(annotations.get(RECORD_ANNOTATION)?).ok()?;
-    Some(Recorded {
+pub fn recorded(annotations: &BTreeMap<String, String>) -> Option<JobRecord> {
+    let written: WrittenRecord = serde_json::from_str(annotations.get(RECORD_ANNOTATION)?).ok()?;
+    Some(JobRecord {
         allocation_id: written.allocation,
         members: written.containers,
     })

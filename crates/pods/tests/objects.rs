@@ -13,7 +13,7 @@ use det_pods::{
     MasterCert, ObjectsError, RecordedMember, SlotResource, objects, owner_patch, recorded,
     release_patch,
 };
-use det_taskspec::{Granted, Mount, RegistryAuth, TaskKind, TaskUser};
+use det_taskspec::{Mount, RegistryAuth, SlotGrant, TaskKind, TaskUser};
 use serde_json::{Value, json};
 use support::{
     TASK, command, customised, facts, gang, init_container, member, objects_of, pod_spec, script,
@@ -290,7 +290,7 @@ fn slots_become_requests_and_limits() {
         let mut facts = facts();
         facts.slots = slots.clone();
         let mut member = command();
-        member.start.spec.slots = Granted::Count(count);
+        member.start.spec.slots = SlotGrant::Count(count);
         let objects = objects(&facts, "work", &[member]).unwrap();
         let task = task_container(&objects.jobs[0]);
         for kind in ["requests", "limits"] {
@@ -671,7 +671,7 @@ fn a_task_with_gpus_sees_those_of_its_slots_and_what_runs_beside_it_none() {
         {"name": "side", "image": "cuda"},
         {"name": "determined-container", "env": all},
     ]}}));
-    member.start.spec.slots = Granted::Count(1);
+    member.start.spec.slots = SlotGrant::Count(1);
     let objects = objects_of(&[member]);
     let job = &objects.jobs[0];
     let side = variable(&pod_spec(job)["containers"][0], "NVIDIA_VISIBLE_DEVICES");
@@ -692,7 +692,7 @@ fn gpus_are_given_for_slots_alone() {
         ],
         "initContainers": [{"name": "first", "image": "x", "resources": {"requests": {"nvidia.com/mig-1g.10gb": 1}}}],
     }}));
-    member.start.spec.slots = Granted::Count(0);
+    member.start.spec.slots = SlotGrant::Count(0);
     let objects = objects_of(&[member]);
     let job = &objects.jobs[0];
     let side = &pod_spec(job)["containers"][0];

@@ -9,7 +9,7 @@
 #[expect(dead_code, reason = "other tests use the rest")]
 mod support;
 
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_pods::{ImageErrorKind, PodPhase, member_of, observed, observed_gone, pod_facts};
 use det_taskspec::{ContainerExit, ExitCause};
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ fn report(exit: &Value) -> String {
 #[test]
 fn a_container_that_has_not_ended() {
     let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
-    let running = Some(Observed::Running {
+    let running = Some(ObservedState::Running {
         host_address: "10.1.2.3".into(),
         ports: vec![(8000, 8000), (9000, 9000)],
         runtime_id: "u1".into(),
@@ -73,25 +73,25 @@ fn a_container_that_has_not_ended() {
     unscheduled["spec"] = json!({});
     let placed = json!({"terminated": {"exitCode": 0}});
     for (scenario, pod, expected) in [
-        ("without a node", unscheduled, Some(Observed::Assigned)),
+        ("without a node", unscheduled, Some(ObservedState::Assigned)),
         (
             "just scheduled",
             pod(&json!({"phase": "Pending"})),
-            Some(Observed::Pulling),
+            Some(ObservedState::Pulling),
         ),
         (
             "its init container is being created",
             pod(
                 &json!({"phase": "Pending", "initContainerStatuses": init("determined-init-container", &waiting("PodInitializing"))}),
             ),
-            Some(Observed::Pulling),
+            Some(ObservedState::Pulling),
         ),
         (
             "its init container runs",
             pod(
                 &json!({"phase": "Pending", "initContainerStatuses": init("determined-init-container", &json!({"running": {}}))}),
             ),
-            Some(Observed::Starting),
+            Some(ObservedState::Starting),
         ),
         (
             "its init container has ended",
@@ -99,12 +99,12 @@ fn a_container_that_has_not_ended() {
                 &json!({"phase": "Pending", "initContainerStatuses": init("determined-init-container", &placed),
                         "containerStatuses": task(&waiting("PodInitializing"))}),
             ),
-            Some(Observed::Starting),
+            Some(ObservedState::Starting),
         ),
         (
             "it runs and has no address yet",
             pod(&json!({"phase": "Running", "containerStatuses": task(&json!({"running": {}}))})),
-            Some(Observed::Starting),
+            Some(ObservedState::Starting),
         ),
         (
             "it runs",
@@ -125,7 +125,7 @@ fn a_container_that_has_not_ended() {
             pod(
                 &json!({"phase": "Pending", "initContainerStatuses": init("side", &json!({"terminated": {"exitCode": 1}}))}),
             ),
-            Some(Observed::Starting),
+            Some(ObservedState::Starting),
         ),
         (
             "its node does not answer",
@@ -140,7 +140,7 @@ fn a_container_that_has_not_ended() {
 /// The exit of a pod; a loss is its message alone.
 fn exit(pod: &Value, ordered: bool) -> ContainerExit {
     match observed(&pod_facts(pod), ordered) {
-        Some(Observed::Terminated { exit, .. }) => exit,
+        Some(ObservedState::Terminated { exit, .. }) => exit,
         other => panic!("{other:?} of {pod}"),
     }
 }
@@ -414,7 +414,7 @@ fn an_init_container_that_failed() {
 fn the_cause_of_a_failure_comes_along() {
     let cause = json!({"at": 5, "rank": 1, "exit_code": 3, "last_lines": ["a", "b"]});
     let message = report(&json!({"kind": "exited", "code": 3, "cause": cause}));
-    let Some(Observed::Terminated { cause, .. }) =
+    let Some(ObservedState::Terminated { cause, .. }) =
         observed(&pod_facts(&pod(&ended(3, "Error", &message))), false)
     else {
         panic!("it has ended");
@@ -432,7 +432,7 @@ fn the_cause_of_a_failure_comes_along() {
 fn a_pod_that_is_gone() {
     let running = json!({"phase": "Running", "podIP": "10.1.2.3", "containerStatuses": task(&json!({"running": {}}))});
     let gone = |pod: &Value, ordered| match observed_gone(&pod_facts(pod), ordered) {
-        Observed::Terminated { exit, .. } => exit,
+        ObservedState::Terminated { exit, .. } => exit,
         other => panic!("{other:?}"),
     };
     assert_eq!(gone(&pod(&running), true), ContainerExit::Killed);
@@ -521,7 +521,7 @@ fn errors_of_images_by_kind() {
             );
         }
         // The kubelet tries again: it is for the manager to give up.
-        assert_eq!(observed(&pod, false), Some(Observed::Pulling));
+        assert_eq!(observed(&pod, false), Some(ObservedState::Pulling));
     }
 }
 

@@ -173,10 +173,10 @@ struct Connection<R: Registry> {
 }
 
 /// Why a connection ended, for the log.
-type Ended = &'static str;
+type EndReason = &'static str;
 
 impl<R: Registry> Connection<R> {
-    async fn run(&mut self, hello: Hello) -> Result<Ended, ErrorOf<R>> {
+    async fn run(&mut self, hello: Hello) -> Result<EndReason, ErrorOf<R>> {
         let mut changes = self.registry.core().changes(&self.place);
         for report in &hello.containers {
             let state = report.state.clone().into();
@@ -232,7 +232,7 @@ impl<R: Registry> Connection<R> {
 
     /// Ingests a message and those that have come behind it, and stores what they report in one transaction. Gives
     /// why the connection has ended, if it has.
-    async fn on_messages(&mut self, first: &str) -> Result<Option<Ended>, ErrorOf<R>> {
+    async fn on_messages(&mut self, first: &str) -> Result<Option<EndReason>, ErrorOf<R>> {
         let mut reports = Vec::new();
         self.on_message(first, &mut reports).await?;
         let mut ended = None;

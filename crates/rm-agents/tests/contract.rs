@@ -11,10 +11,10 @@ use det_agent_proto::{
     ToAgent, ToMaster, Welcome,
 };
 use det_ids::{AgentId, ContainerId, SlotId, TaskId};
-use det_lifecycle::container::Observed;
-use det_rm::{Capacity, Joined, PlaceDetails};
+use det_lifecycle::container::ObservedState;
+use det_rm::{Capacity, JoinedPlace, PlaceDetails};
 use det_rm_agents::{Dialect, NotAdmitted, Refusal, Registry, Tunnels, routes};
-use det_rm_contract::{Started, Subject, TestCore, Unavailable, within};
+use det_rm_contract::{StartOrder, Subject, TestCore, Unavailable, within};
 use det_taskspec::{Device, DeviceKind};
 use futures::{SinkExt as _, StreamExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -71,7 +71,7 @@ impl Registry for EveryAgent {
 
     async fn joined(&self, hello: Hello, _credential: &()) -> Result<(), Unavailable> {
         let containers = hello.containers.into_iter();
-        self.0.join(Joined {
+        self.0.join(JoinedPlace {
             place: hello.agent_id.into(),
             resource_pool: hello.resource_pool,
             capacity: Capacity::Devices(hello.devices),
@@ -105,13 +105,13 @@ impl Registry for EveryAgent {
 }
 
 /// The addresses of the manager, served until it is stopped.
-struct Served {
+struct ServedManager {
     address: SocketAddr,
     shutdown: CancellationToken,
     serving: JoinHandle<()>,
 }
 
-impl Served {
+impl ServedManager {
     async fn start(core: TestCore) -> Self {
         let shutdown = CancellationToken::new();
         let dialect = Dialect {
@@ -147,7 +147,7 @@ impl Served {
 /// The manager of agents, with agents that run nothing.
 struct Agents {
     core: TestCore,
-    served: Option<Served>,
+    served: Option<ServedManager>,
     agents: BTreeMap<String, Agent>,
 }
 
@@ -155,18 +155,18 @@ struct Agents {
 struct Agent {
     slots: u32,
     socket: Option<WebSocketStream<MaybeTlsStream<TcpStream>>>,
-    held: BTreeMap<ContainerId, Observed>,
+    held: BTreeMap<ContainerId, ObservedState>,
 }
 
-fn report(container_id: &ContainerId, observed: Observed) -> ContainerReport {
+fn report(container_id: &ContainerId, observed: ObservedState) -> ContainerReport {
     ContainerReport {
         container_id: container_id.clone(),
         allocation_id: TaskId::from("task").allocation(1),
         state: match observed {
-            Observed::Assigned => ContainerState::Assigned,
-            Observed::Pulling => ContainerState::Pulling,
-            Observed::Starting => ContainerState::Starting,
-            Observed::Running {
+            ObservedState::Assigned => ContainerState::Assigned,
+            ObservedState::Pulling => ContainerState::Pulling,
+            ObservedState::Starting => ContainerState::Starting,
+            ObservedState::Running {
                 host_address,
                 ports,
                 runtime_id,
@@ -175,7 +175,7 @@ fn report(container_id: &ContainerId, observed: Observed) -> ContainerReport {
                 ports,
                 runtime_id,
             },
-            Observed::Terminated { exit, cause } => ContainerState::Terminated { exit, cause },
+            ObservedState::Terminated { exit, cause } => ContainerState::Terminated { exit, cause },
         },
     }
 }
@@ -242,7 +242,7 @@ impl Subject for Agents {
 
     async fn start(core: TestCore) -> Self {
         Self {
-            served: Some(Served::start(core.clone()).await),
+            served: Some(ServedManager::start(core.clone()).await),
             core,
             agents: BTreeMap::new(),
         }
@@ -255,7 +255,7 @@ impl Subject for Agents {
             agent.socket = None;
         }
         self.served.take().expect("the manager runs").stop().await;
-        self.served = Some(Served::start(self.core.clone()).await);
+        self.served = Some(ServedManager::start(self.core.clone()).await);
         for place in connected {
             self.returns(&place).await;
         }
@@ -275,11 +275,11 @@ impl Subject for Agents {
         self.agent(place).connect(place, address).await;
     }
 
-    async fn next_start(&mut self, place: &str) -> Started {
+    async fn next_start(&mut self, place: &str) -> StartOrder {
         match self.agent(place).receive().await {
             ToAgent::Start(spec) => {
                 let id = spec.container_id.clone();
-                self.observes(place, &id, Observed::Assigned).await;
+                self.observes(place, &id, ObservedState::Assigned).await;
                 (*spec).into()
             }
             other => panic!("agent {place}: expected a start, found {other:?}"),
@@ -305,7 +305,7 @@ impl Subject for Agents {
         }
     }
 
-    async fn observes(&mut self, place: &str, container: &ContainerId, observed: Observed) {
+    async fn observes(&mut self, place: &str, container: &ContainerId, observed: ObservedState) {
         let agent = self.agent(place);
         agent.held.insert(container.clone(), observed.clone());
         if let Some(socket) = &mut agent.socket {

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, TaskId, UserId, WorkspaceId};
-use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::container::{DesiredState, ObservedState};
 use det_rm::{
-    Capacity, Changes, ContainerStart, Core, Fit, Health, Joined, Lease, LeaseId, Leases,
+    Capacity, Changes, ContainerStart, Core, Fit, Health, JoinedPlace, Lease, LeaseId, Leases,
     NamespaceCore, Namespaces, Origin, PlacedNamespace,
 };
 use det_taskspec::{
-    ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, Granted, KindFacts,
-    PlaceFacts, PoolDefaults, RunsIn, TaskDetails, TaskFacts, TaskUser, container_spec,
+    ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, KindFacts,
+    PlaceFacts, PoolDefaults, RunsIn, SlotGrant, TaskDetails, TaskFacts, TaskUser, container_spec,
 };
 use serde_json::Value;
 use tokio::sync::watch;
@@ -32,9 +32,9 @@ pub struct Row {
     /// How many slots it holds.
     pub slots: u32,
     /// What is wanted of it.
-    pub desired: Desired,
+    pub desired: DesiredState,
     /// What was last observed of it.
-    pub observed: Option<Observed>,
+    pub observed: Option<ObservedState>,
     /// Whether it holds its slots no more: it has ended, is lost, or was never started.
     pub ended: bool,
     /// How often its specification was handed out.
@@ -51,7 +51,7 @@ impl Row {
     /// How it ended, if it was observed to.
     pub fn exit(&self) -> Option<&ContainerExit> {
         match &self.observed {
-            Some(Observed::Terminated { exit, .. }) => Some(exit),
+            Some(ObservedState::Terminated { exit, .. }) => Some(exit),
             _ => None,
         }
     }
@@ -61,7 +61,7 @@ impl Row {
 struct State {
     leases: Leases<CancellationToken>,
     /// The last join of each place.
-    joined: BTreeMap<PlaceId, Joined>,
+    joined: BTreeMap<PlaceId, JoinedPlace>,
     rows: BTreeMap<ContainerId, Row>,
     /// Containers whose specification cannot be made.
     withdrawn: BTreeSet<ContainerId>,
@@ -144,7 +144,7 @@ impl TestCore {
                 let row = Row {
                     place: (*place).into(),
                     slots: *slots,
-                    desired: Desired::Run,
+                    desired: DesiredState::Run,
                     observed: None,
                     ended: false,
                     starts: 0,
@@ -188,7 +188,7 @@ impl TestCore {
     }
 
     /// Wants something else of a container.
-    pub fn want(&self, container: &ContainerId, desired: Desired) {
+    pub fn want(&self, container: &ContainerId, desired: DesiredState) {
         self.change(|state| {
             if let Some(row) = state.rows.get_mut(container) {
                 row.desired = desired;
@@ -219,7 +219,7 @@ impl TestCore {
     }
 
     /// Stores that a place is there, by a driver that has taken it.
-    pub fn join(&self, joined: Joined) {
+    pub fn join(&self, joined: JoinedPlace) {
         self.change(|state| {
             let place = joined.place.clone();
             let held: BTreeSet<_> = joined.containers.iter().map(|(id, _)| id).collect();
@@ -246,7 +246,7 @@ impl TestCore {
     }
 
     /// What a place has last joined with, if it is served now.
-    pub fn served(&self, place: &str) -> Option<Joined> {
+    pub fn served(&self, place: &str) -> Option<JoinedPlace> {
         let (state, place) = (self.lock(), PlaceId::from(place));
         let is_served = state.leases.is_served(&place);
         state.joined.get(&place).filter(|_| is_served).cloned()
@@ -285,13 +285,13 @@ impl TestCore {
 }
 
 impl State {
-    fn observe(&mut self, place: &PlaceId, id: &ContainerId, observed: Observed) {
+    fn observe(&mut self, place: &PlaceId, id: &ContainerId, observed: ObservedState) {
         let Some(row) = self.rows.get_mut(id).filter(|row| row.place == *place) else {
             return;
         };
         let is_news = (row.observed.as_ref()).is_none_or(|known| known.is_before(&observed));
         if is_news && !row.ended {
-            row.ended = matches!(observed, Observed::Terminated { .. });
+            row.ended = matches!(observed, ObservedState::Terminated { .. });
             row.observed = Some(observed);
         }
     }
@@ -302,7 +302,7 @@ impl State {
         if withdrawn {
             row.ended = true;
         }
-        if row.ended || row.desired != Desired::Run || row.place != *place {
+        if row.ended || row.desired != DesiredState::Run || row.place != *place {
             return None;
         }
         row.starts += 1;
@@ -334,7 +334,7 @@ impl Core for TestCore {
     async fn desired(
         &self,
         place: &PlaceId,
-    ) -> Result<BTreeMap<ContainerId, Desired>, Unavailable> {
+    ) -> Result<BTreeMap<ContainerId, DesiredState>, Unavailable> {
         let state = self.lock();
         let here = state.rows.iter();
         let here = here.filter(|(_, row)| row.place == *place && !row.ended);
@@ -392,7 +392,7 @@ impl Core for TestCore {
         self.change(|state| state.leases.give_back(&lease.id))
     }
 
-    async fn joined(&self, joined: Joined) -> Result<TestLease, Unavailable> {
+    async fn joined(&self, joined: JoinedPlace) -> Result<TestLease, Unavailable> {
         let lease = self.take(&joined.place, &joined.instance);
         let lease = lease.ok_or_else(|| {
             Unavailable(format!(
@@ -412,7 +412,7 @@ impl Core for TestCore {
     async fn observed(
         &self,
         place: &PlaceId,
-        observed: Vec<(ContainerId, Observed)>,
+        observed: Vec<(ContainerId, ObservedState)>,
     ) -> Result<(), Unavailable> {
         self.change(|state| {
             for (id, observed) in observed {
@@ -479,7 +479,7 @@ fn spec_of(
     let slots = (0..row.slots).map(SlotId).collect();
     let place = PlaceFacts {
         container_id: container.clone(),
-        slots: Granted::new(slots, named),
+        slots: SlotGrant::new(slots, named),
         device_kind: DeviceKind::Cpu,
         members: row.members,
         runs_in: RunsIn::Machine,

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use det_ids::{ContainerId, PlaceId};
-use det_lifecycle::container::Observed;
-use det_rm::{Changes as _, ContainerStart, Core, Joined, Order, PlaceDetails, PlaceView};
+use det_lifecycle::container::ObservedState;
+use det_rm::{Changes as _, ContainerStart, Core, JoinedPlace, Order, PlaceDetails, PlaceView};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::core::counted;
-use crate::{Started, Subject, TestCore, within};
+use crate::{StartOrder, Subject, TestCore, within};
 
 /// A place that runs nothing.
 pub struct FakePlace<C: Core> {
@@ -46,12 +46,12 @@ impl<C: Core> FakePlace<C> {
         id: &str,
         slots: u32,
         pool: &str,
-        containers: Vec<(ContainerId, Observed)>,
+        containers: Vec<(ContainerId, ObservedState)>,
     ) -> Self {
         let place = PlaceId::from(id);
         let changes = core.changes(&place);
         let view = containers.iter().cloned().collect();
-        let joined = Joined {
+        let joined = JoinedPlace {
             place: place.clone(),
             resource_pool: pool.to_owned(),
             capacity: counted(slots),
@@ -125,7 +125,7 @@ impl<C: Core> FakePlace<C> {
     ///
     /// # Panics
     /// The core fails.
-    pub async fn observes(&mut self, id: &ContainerId, observed: Observed) {
+    pub async fn observes(&mut self, id: &ContainerId, observed: ObservedState) {
         self.view.received(id, observed.clone());
         let observed = vec![(id.clone(), observed)];
         let stored = self.core.observed(&self.place, observed).await;
@@ -157,13 +157,13 @@ pub struct FakeManager {
 struct Outside {
     slots: u32,
     connection: Option<Connection>,
-    held: BTreeMap<ContainerId, Observed>,
+    held: BTreeMap<ContainerId, ObservedState>,
 }
 
 /// A place that is served by a task of its own.
 struct Connection {
     orders: mpsc::UnboundedReceiver<Task>,
-    reports: mpsc::UnboundedSender<(ContainerId, Observed)>,
+    reports: mpsc::UnboundedSender<(ContainerId, ObservedState)>,
     serving: JoinHandle<()>,
 }
 
@@ -261,11 +261,11 @@ impl Subject for FakeManager {
         }
     }
 
-    async fn next_start(&mut self, place: &str) -> Started {
+    async fn next_start(&mut self, place: &str) -> StartOrder {
         match self.next(place).await {
             Task::Start(start) => {
                 let id = start.spec.container_id.clone();
-                self.observes(place, &id, Observed::Assigned).await;
+                self.observes(place, &id, ObservedState::Assigned).await;
                 start.spec.into()
             }
             other => panic!("place {place}: expected a start, found {other:?}"),
@@ -291,7 +291,7 @@ impl Subject for FakeManager {
         }
     }
 
-    async fn observes(&mut self, place: &str, container: &ContainerId, observed: Observed) {
+    async fn observes(&mut self, place: &str, container: &ContainerId, observed: ObservedState) {
         let outside = self.place(place);
         outside.held.insert(container.clone(), observed.clone());
         if let Some(connection) = &outside.connection

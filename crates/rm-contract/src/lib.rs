@@ -23,7 +23,7 @@ use std::time::Duration;
 
 pub use crate::core::{Row, TestCore, Unavailable};
 pub use fake::{FakeManager, FakePlace, Task};
-pub use subject::{Started, Subject};
+pub use subject::{StartOrder, Subject};
 
 /// How long anything that is expected may take.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -2,16 +2,16 @@
 //! before.
 
 use det_ids::ContainerId;
-use det_lifecycle::container::{Desired, Observed};
-use det_taskspec::{ContainerExit, Granted};
+use det_lifecycle::container::{DesiredState, ObservedState};
+use det_taskspec::{ContainerExit, SlotGrant};
 
-use crate::{Started, Subject, TestCore};
+use crate::{StartOrder, Subject, TestCore};
 
 const PLACE: &str = "p";
 
 /// What is observed of a container that runs.
-fn running() -> Observed {
-    Observed::Running {
+fn running() -> ObservedState {
+    ObservedState::Running {
         host_address: "10.0.0.1".to_owned(),
         ports: vec![(1734, 41_734)],
         runtime_id: "4711".to_owned(),
@@ -19,17 +19,17 @@ fn running() -> Observed {
 }
 
 /// What is observed of a container that ended by itself.
-fn exited(code: i32) -> Observed {
+fn exited(code: i32) -> ObservedState {
     ended(ContainerExit::Exited { code })
 }
 
-fn ended(exit: ContainerExit) -> Observed {
-    Observed::Terminated { exit, cause: None }
+fn ended(exit: ContainerExit) -> ObservedState {
+    ObservedState::Terminated { exit, cause: None }
 }
 
 /// Whether two observations are the same. Where a container that runs is reached is its manager's.
-fn same(one: &Observed, other: &Observed) -> bool {
-    let run = |it: &Observed| matches!(it, Observed::Running { .. });
+fn same(one: &ObservedState, other: &ObservedState) -> bool {
+    let run = |it: &ObservedState| matches!(it, ObservedState::Running { .. });
     one == other || (run(one) && run(other))
 }
 
@@ -92,7 +92,7 @@ impl<S: Subject> Scene<S> {
         id
     }
 
-    async fn is_known(&self, id: &ContainerId, observed: &Observed) {
+    async fn is_known(&self, id: &ContainerId, observed: &ObservedState) {
         let is_known =
             |core: &TestCore| (core.row(id).observed.as_ref()).is_some_and(|it| same(it, observed));
         let what = format!("{observed:?} of container {id}");
@@ -100,7 +100,7 @@ impl<S: Subject> Scene<S> {
     }
 
     /// It ends as observed, and its place forgets it.
-    async fn ends(&mut self, id: &ContainerId, observed: Observed) {
+    async fn ends(&mut self, id: &ContainerId, observed: ObservedState) {
         self.it.observes(PLACE, id, observed.clone()).await;
         self.is_known(id, &observed).await;
         assert!(self.core.row(id).ended);
@@ -118,12 +118,12 @@ impl<S: Subject> Scene<S> {
 pub async fn what_is_placed_starts_once_and_ends_with_its_exit_code<S: Subject>() {
     let mut scene = Scene::<S>::begin().await;
     let id = scene.core.place(PLACE, "c", 2);
-    let Started {
+    let StartOrder {
         slots, slot_ids, ..
     } = scene.it.next_start(PLACE).await;
     let granted = match slots {
-        Granted::Devices(devices) => (true, devices.len()),
-        Granted::Count(count) => (false, count as usize),
+        SlotGrant::Devices(devices) => (true, devices.len()),
+        SlotGrant::Count(count) => (false, count as usize),
     };
     assert_eq!(granted, (S::NAMED, 2));
     assert_eq!(slot_ids, "[0,1]");
@@ -140,7 +140,12 @@ pub async fn what_is_placed_starts_once_and_ends_with_its_exit_code<S: Subject>(
 pub async fn what_is_reported_twice_late_or_out_of_order_changes_nothing<S: Subject>() {
     let mut scene = Scene::<S>::begin().await;
     let id = scene.running("c").await;
-    for observed in [running(), Observed::Pulling, Observed::Assigned, running()] {
+    for observed in [
+        running(),
+        ObservedState::Pulling,
+        ObservedState::Assigned,
+        running(),
+    ] {
         scene.it.observes(PLACE, &id, observed).await;
     }
     scene.ends(&id, exited(0)).await;
@@ -156,7 +161,7 @@ pub async fn what_is_reported_twice_late_or_out_of_order_changes_nothing<S: Subj
 pub async fn what_is_killed_is_ended_at_once<S: Subject>() {
     let mut scene = Scene::<S>::begin().await;
     let id = scene.running("c").await;
-    scene.core.want(&id, Desired::Kill);
+    scene.core.want(&id, DesiredState::Kill);
     assert!(!scene.it.next_end(PLACE, &id).await, "it is asked first");
     scene.ends(&id, ended(ContainerExit::Killed)).await;
     scene.nothing_else_is_ordered().await;
@@ -166,9 +171,9 @@ pub async fn what_is_killed_is_ended_at_once<S: Subject>() {
 pub async fn what_is_stopped_is_asked_first_and_killed_later<S: Subject>() {
     let mut scene = Scene::<S>::begin().await;
     let id = scene.running("c").await;
-    scene.core.want(&id, Desired::Stop);
+    scene.core.want(&id, DesiredState::Stop);
     assert!(scene.it.next_end(PLACE, &id).await, "it is not asked");
-    scene.core.want(&id, Desired::Kill);
+    scene.core.want(&id, DesiredState::Kill);
     assert!(!scene.it.next_end(PLACE, &id).await, "it is asked again");
     scene.ends(&id, ended(ContainerExit::Killed)).await;
     scene.nothing_else_is_ordered().await;
@@ -203,7 +208,7 @@ pub async fn what_is_not_wanted_before_it_has_started_never_starts<S: Subject>()
     let mut scene = Scene::<S>::begin().await;
     scene.leaves().await;
     let id = scene.core.place(PLACE, "c", 2);
-    scene.core.want(&id, Desired::Kill);
+    scene.core.want(&id, DesiredState::Kill);
     scene.returns().await;
     let has_ended = |core: &TestCore| core.row(&id).ended;
     scene.core.until("the container ends", has_ended).await;
@@ -282,7 +287,7 @@ pub async fn each_place_has_its_own_containers<S: Subject>() {
     let there = scene.core.place("q", "d", 1);
     let here = scene.running("c").await;
     assert_eq!(scene.it.next_start("q").await.container_id, there);
-    scene.core.want(&there, Desired::Kill);
+    scene.core.want(&there, DesiredState::Kill);
     assert!(!scene.it.next_end("q", &there).await);
     let killed = ended(ContainerExit::Killed);
     scene.it.observes("q", &there, killed.clone()).await;
@@ -308,7 +313,7 @@ pub async fn what_is_decided_while_the_master_is_away_is_carried_out<S: Subject>
     let mut scene = Scene::<S>::begin().await;
     let id = scene.running("c").await;
     scene.leaves().await;
-    scene.core.want(&id, Desired::Kill);
+    scene.core.want(&id, DesiredState::Kill);
     scene.restarts_with_return().await;
     assert!(!scene.it.next_end(PLACE, &id).await);
     scene.ends(&id, ended(ContainerExit::Killed)).await;

@@ -1,23 +1,23 @@
 //! A manager under test, with the double of its outside world.
 
 use det_ids::ContainerId;
-use det_lifecycle::container::Observed;
-use det_taskspec::{ContainerSpec, Granted};
+use det_lifecycle::container::ObservedState;
+use det_taskspec::{ContainerSpec, SlotGrant};
 
 use crate::TestCore;
 
 /// An order to start a container, as it has reached a place.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Started {
+pub struct StartOrder {
     /// The container.
     pub container_id: ContainerId,
     /// What it is granted of the place's slots.
-    pub slots: Granted,
+    pub slots: SlotGrant,
     /// What its code is given as `DET_SLOT_IDS`.
     pub slot_ids: String,
 }
 
-impl From<ContainerSpec> for Started {
+impl From<ContainerSpec> for StartOrder {
     fn from(spec: ContainerSpec) -> Self {
         let mut env = spec.script.env.into_iter();
         let slot_ids = env.find(|(name, _)| name == "DET_SLOT_IDS");
@@ -52,7 +52,7 @@ pub trait Subject: Sized {
     fn returns(&mut self, place: &str) -> impl Future<Output = ()>;
 
     /// The next order that reaches a place, which is to start a container. The place holds it from then on.
-    fn next_start(&mut self, place: &str) -> impl Future<Output = Started>;
+    fn next_start(&mut self, place: &str) -> impl Future<Output = StartOrder>;
 
     /// The next order that reaches a place, which is to end this container; whether it is to be asked first.
     fn next_end(&mut self, place: &str, container: &ContainerId) -> impl Future<Output = bool>;
@@ -65,7 +65,7 @@ pub trait Subject: Sized {
         &mut self,
         place: &str,
         container: &ContainerId,
-        observed: Observed,
+        observed: ObservedState,
     ) -> impl Future<Output = ()>;
 
     /// A place loses a container without noticing.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{ContainerId, PlaceId};
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use tokio::time::Instant;
 
 /// What the manager has to do next. Everything in it may be done twice.
@@ -16,7 +16,7 @@ pub(crate) struct Agenda {
     /// Containers whose state or end is to be looked at again.
     pub(crate) containers: BTreeSet<ContainerId>,
     /// What was observed and is not stored yet, in order.
-    pub(crate) reports: Vec<(PlaceId, ContainerId, Observed)>,
+    pub(crate) reports: Vec<(PlaceId, ContainerId, ObservedState)>,
     /// Lines for the logs of containers' tasks.
     pub(crate) notes: Vec<(PlaceId, ContainerId, String)>,
     /// When something of a container is due.
@@ -37,7 +37,7 @@ impl Agenda {
     }
 
     /// Something was observed of a container, or is held to be.
-    pub(crate) fn report(&mut self, place: &PlaceId, id: &ContainerId, observed: Observed) {
+    pub(crate) fn report(&mut self, place: &PlaceId, id: &ContainerId, observed: ObservedState) {
         self.reports.push((place.clone(), id.clone(), observed));
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::{AllocationId, ContainerId, PlaceId};
-use det_lifecycle::container::Observed;
-use det_pods::{NodeFacts, PodFacts, Recorded, RecordedMember, Resources};
+use det_lifecycle::container::ObservedState;
+use det_pods::{JobRecord, NodeFacts, PodFacts, RecordedMember, Resources};
 use det_taskspec::ContainerExit;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ use crate::placed::{self, ByContainer, OnPlace};
 
 /// An object of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Named {
+pub(crate) struct ObjectKey {
     pub(crate) namespace: String,
     pub(crate) name: String,
 }
@@ -44,7 +44,7 @@ impl End {
 
 /// A container for which a Job exists.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
+pub(crate) struct HeldContainer {
     /// The place that it was started for.
     pub(crate) place: PlaceId,
     /// The node of that place.
@@ -54,9 +54,9 @@ pub(crate) struct Held {
     /// What its pod takes of a node, as far as that is known before there is one.
     pub(crate) takes: Takes,
     /// Its Job.
-    pub(crate) job: Named,
+    pub(crate) job: ObjectKey,
     /// What was last observed of it.
-    pub(crate) observed: Observed,
+    pub(crate) observed: ObservedState,
     /// Whether and how it is to end.
     pub(crate) end: Option<End>,
     /// When its Job was first seen.
@@ -115,16 +115,16 @@ pub(crate) struct Starting {
     pub(crate) end: Option<End>,
 }
 
-impl Held {
+impl HeldContainer {
     /// A container of a Job that was just seen.
-    pub(crate) fn new(job: Named, member: &RecordedMember) -> Self {
+    pub(crate) fn new(job: ObjectKey, member: &RecordedMember) -> Self {
         Self {
             place: member.place.clone(),
             node: member.node.clone(),
             slots: member.slots,
             takes: Takes::default(),
             job,
-            observed: Observed::Assigned,
+            observed: ObservedState::Assigned,
             end: None,
             since: Instant::now(),
             delay: None,
@@ -156,11 +156,11 @@ impl Held {
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        matches!(self.observed, Observed::Terminated { .. })
+        matches!(self.observed, ObservedState::Terminated { .. })
     }
 }
 
-impl OnPlace for Held {
+impl OnPlace for HeldContainer {
     fn node(&self) -> &str {
         &self.node
     }
@@ -190,7 +190,7 @@ struct Share<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     pub(crate) uid: String,
-    pub(crate) recorded: Recorded,
+    pub(crate) recorded: JobRecord,
     /// Containers that the core has let go.
     pub(crate) forgotten: BTreeSet<ContainerId>,
     /// Whether it has been asked to be deleted.
@@ -216,7 +216,7 @@ pub(crate) struct Pod {
     /// All that it takes of its node.
     pub(crate) takes: Resources,
     /// Its Job, and its number there, if it is one of ours.
-    pub(crate) job: Option<(Named, usize)>,
+    pub(crate) job: Option<(ObjectKey, usize)>,
     /// Uid of what made it.
     pub(crate) maker: Option<String>,
     /// Its container, if it is one of ours and its Job is known.
@@ -231,31 +231,31 @@ pub(crate) struct Pod {
 #[derive(Debug, Default)]
 pub(crate) struct Books {
     pub(crate) nodes: BTreeMap<String, Arc<NodeFacts>>,
-    pub(crate) pods: BTreeMap<Named, Pod>,
+    pub(crate) pods: BTreeMap<ObjectKey, Pod>,
     /// The pods of each node.
-    pods_on: BTreeMap<String, BTreeSet<Named>>,
-    pub(crate) jobs: BTreeMap<Named, Job>,
+    pods_on: BTreeMap<String, BTreeSet<ObjectKey>>,
+    pub(crate) jobs: BTreeMap<ObjectKey, Job>,
     /// The Jobs of each allocation.
-    jobs_of: BTreeMap<AllocationId, BTreeSet<Named>>,
+    jobs_of: BTreeMap<AllocationId, BTreeSet<ObjectKey>>,
     /// The pods that name each Job of this cluster, whether it is known or not.
-    pods_of: BTreeMap<Named, BTreeSet<Named>>,
-    pub(crate) held: ByContainer<Held>,
+    pods_of: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    pub(crate) held: ByContainer<HeldContainer>,
     /// The places that are served.
     pub(crate) served: BTreeSet<PlaceId>,
     /// The pod of each container, while there is one.
-    pub(crate) pod_of: BTreeMap<ContainerId, Named>,
+    pub(crate) pod_of: BTreeMap<ContainerId, ObjectKey>,
     /// Containers whose objects are being made.
     pub(crate) starting: ByContainer<Starting>,
     /// The Jobs that are being made: their pods may be seen before them.
-    pub(crate) expected: BTreeSet<Named>,
+    pub(crate) expected: BTreeSet<ObjectKey>,
     /// Those of them that are gone already, by their identity: the answer to their creation may come later than that.
     pub(crate) gone: BTreeSet<String>,
 }
 
 impl Books {
     /// The containers that a place holds, as last observed.
-    pub(crate) fn held_by(&self, place: &PlaceId) -> Vec<(ContainerId, Observed)> {
-        let is_forgotten = |id: &ContainerId, held: &Held| {
+    pub(crate) fn held_by(&self, place: &PlaceId) -> Vec<(ContainerId, ObservedState)> {
+        let is_forgotten = |id: &ContainerId, held: &HeldContainer| {
             let job = self.jobs.get(&held.job);
             job.is_some_and(|job| job.forgotten.contains(id))
         };
@@ -326,7 +326,7 @@ impl Books {
     /// What containers hold that have not ended, those included whose objects are being made.
     fn shares<'s>(
         &'s self,
-        held: impl Iterator<Item = (&'s ContainerId, &'s Held)>,
+        held: impl Iterator<Item = (&'s ContainerId, &'s HeldContainer)>,
         starting: impl Iterator<Item = (&'s ContainerId, &'s Starting)>,
     ) -> impl Iterator<Item = Share<'s>> {
         let held = held.filter(|(_, held)| !held.has_ended());
@@ -348,7 +348,7 @@ impl Books {
     }
 
     /// The pod of a container, if it has one.
-    pub(crate) fn pod(&self, container: &ContainerId) -> Option<(&Named, &Pod)> {
+    pub(crate) fn pod(&self, container: &ContainerId) -> Option<(&ObjectKey, &Pod)> {
         let name = self.pod_of.get(container)?;
         Some((name, self.pods.get(name)?))
     }
@@ -373,7 +373,7 @@ impl Books {
     }
 
     /// A pod is as this; gives what it was before. Its container is found by its Job.
-    pub(crate) fn put_pod(&mut self, name: Named, mut pod: Pod) -> Option<Pod> {
+    pub(crate) fn put_pod(&mut self, name: ObjectKey, mut pod: Pod) -> Option<Pod> {
         // A pod that is known stays what it is: a Job that goes without its pods leaves them without a maker.
         let known = self.pods.get(&name).filter(|known| known.uid == pod.uid);
         let known = known.and_then(|known| known.container.clone());
@@ -386,7 +386,7 @@ impl Books {
             }
         }
         let known = self.pods.get(&name);
-        // A pod keeps its labels, unless someone changes them.
+        // A pod keeps its labels, unless a user changes them.
         if let Some((job, _)) = known.and_then(|pod| pod.job.clone()) {
             placed::take(&mut self.pods_of, &job, &name);
         }
@@ -415,10 +415,10 @@ impl Books {
     }
 
     /// Finds the containers of a Job's pods, which may have been seen before the Job.
-    pub(crate) fn link_pods(&mut self, job: &Named) {
+    pub(crate) fn link_pods(&mut self, job: &ObjectKey) {
         let pods = self.pods_of.get(job).into_iter().flatten();
         let pods = pods.filter_map(|name| self.pods.get_key_value(name));
-        let pods: Vec<(Named, Pod)> = pods
+        let pods: Vec<(ObjectKey, Pod)> = pods
             .map(|(name, pod)| (name.clone(), pod.clone()))
             .collect();
         for (name, pod) in pods {
@@ -427,7 +427,7 @@ impl Books {
     }
 
     /// A pod is gone.
-    pub(crate) fn drop_pod(&mut self, name: &Named) -> Option<Pod> {
+    pub(crate) fn drop_pod(&mut self, name: &ObjectKey) -> Option<Pod> {
         let pod = self.pods.remove(name)?;
         if let Some((job, _)) = &pod.job {
             placed::take(&mut self.pods_of, job, name);
@@ -444,7 +444,7 @@ impl Books {
     }
 
     /// A Job is known from now on; its containers are held already.
-    pub(crate) fn put_job(&mut self, name: Named, job: Job) {
+    pub(crate) fn put_job(&mut self, name: ObjectKey, job: Job) {
         let allocation = job.recorded.allocation_id.clone();
         placed::add(&mut self.jobs_of, allocation.clone(), &name);
         let before = self.jobs.insert(name.clone(), job);
@@ -456,7 +456,7 @@ impl Books {
     }
 
     /// Lets go of a Job with its containers.
-    pub(crate) fn drop_job(&mut self, name: &Named) {
+    pub(crate) fn drop_job(&mut self, name: &ObjectKey) {
         if let Some(job) = self.jobs.remove(name) {
             placed::take(&mut self.jobs_of, &job.recorded.allocation_id, name);
             for member in &job.recorded.members {

@@ -15,10 +15,10 @@ const KNOWN_FOR: Duration = Duration::from_mins(1);
 
 /// What is known of the classes of a cluster. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Classes(Arc<Mutex<BTreeMap<String, Known>>>);
+pub(crate) struct Classes(Arc<Mutex<BTreeMap<String, PriorityClassState>>>);
 
 #[derive(Debug, Clone)]
-struct Known {
+struct PriorityClassState {
     /// The class that pods get; `None` = none can be had.
     usable: Option<String>,
     until: Instant,
@@ -55,7 +55,7 @@ impl Classes {
             }
             Err(error) => return Err(error),
         };
-        let known = Known {
+        let known = PriorityClassState {
             usable: usable.clone(),
             until: now + KNOWN_FOR,
         };
@@ -63,11 +63,11 @@ impl Classes {
         Ok(usable)
     }
 
-    fn known(&self, key: &str) -> Option<Known> {
+    fn known(&self, key: &str) -> Option<PriorityClassState> {
         self.lock().get(key).cloned()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Known>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, PriorityClassState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::{AllocationId, ContainerId, PlaceId};
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_pods::ClusterFacts;
 use det_rm::{Core, Order};
 use futures::{FutureExt as _, StreamExt as _};
@@ -21,8 +21,8 @@ use crate::messages::{Delay, Message, Requests, WAITING};
 use crate::observing::{Observer, named};
 use crate::places::{Change, Places};
 use crate::starting::Starts;
-use crate::watches::{Seen, WATCHED, watches};
-use crate::{Served, Settings, changed};
+use crate::watches::{WATCHED, WatchEvent, watches};
+use crate::{ServingEnd, Settings, changed};
 
 /// An order to end a container is repeated when its end has not been observed for this long.
 const REPEAT_ENDS: Duration = Duration::from_secs(30);
@@ -85,7 +85,7 @@ impl<C: Core> Cluster<C> {
         mut self,
         settings: &mut watch::Receiver<Settings>,
         shutdown: &CancellationToken,
-    ) -> Served {
+    ) -> ServingEnd {
         let label = format!("{}={}", det_pods::CLUSTER_LABEL, self.observer.cluster);
         let mut watched = watches(&self.observer.requests.api, &label);
         let mut repeat = tokio::time::interval(REPEAT_ENDS);
@@ -100,15 +100,15 @@ impl<C: Core> Cluster<C> {
                 .chain(holds)
                 .min();
             tokio::select! {
-                () = shutdown.cancelled() => return Served::Stopped,
+                () = shutdown.cancelled() => return ServingEnd::Stopped,
                 () = changed(settings) => {
                     let next = settings.borrow().clone();
                     self.places.leave_others(&self.observer, &next).await;
-                    return Served::Replaced;
+                    return ServingEnd::Replaced;
                 }
                 seen = watched.next() => match seen {
                     Some(seen) => self.see(seen),
-                    None => return Served::Stopped,
+                    None => return ServingEnd::Stopped,
                 },
                 Some(message) = self.messages.recv() => self.receive(message),
                 _ = repeat.tick() => self.repeat_ends(),
@@ -125,7 +125,7 @@ impl<C: Core> Cluster<C> {
                 };
                 match seen {
                     Some(seen) => self.see(seen),
-                    None => return Served::Stopped,
+                    None => return ServingEnd::Stopped,
                 }
             }
             for _ in 0..WAITING {
@@ -177,37 +177,39 @@ impl<C: Core> Cluster<C> {
 
     fn has_ended(&self, id: &ContainerId) -> bool {
         let held = self.observer.books.held.get(id);
-        held.is_none_or(crate::books::Held::has_ended)
+        held.is_none_or(crate::books::HeldContainer::has_ended)
     }
 
-    fn see(&mut self, seen: Seen) {
+    fn see(&mut self, seen: WatchEvent) {
         let observer = &mut self.observer;
         match seen {
-            Seen::Applied(Kind::Node, node) => observer.node_is(&node),
-            Seen::Applied(Kind::Pod, pod) => observer.pod_is(&pod),
-            Seen::Applied(Kind::Job, job) => observer.job_is(&job, false),
-            Seen::Gone(Kind::Node, node) => observer.node_is_gone(crate::creating::name(&node)),
-            Seen::Gone(Kind::Pod, pod) => {
+            WatchEvent::Applied(Kind::Node, node) => observer.node_is(&node),
+            WatchEvent::Applied(Kind::Pod, pod) => observer.pod_is(&pod),
+            WatchEvent::Applied(Kind::Job, job) => observer.job_is(&job, false),
+            WatchEvent::Gone(Kind::Node, node) => {
+                observer.node_is_gone(crate::creating::name(&node))
+            }
+            WatchEvent::Gone(Kind::Pod, pod) => {
                 // Its last state may hold how it ended.
                 observer.pod_is(&pod);
                 observer.pod_is_gone(&named(&pod));
             }
-            Seen::Gone(Kind::Job, job) => observer.job_is_gone(&named(&job)),
-            Seen::Applied(Kind::Event, event) => {
+            WatchEvent::Gone(Kind::Job, job) => observer.job_is_gone(&named(&job)),
+            WatchEvent::Applied(Kind::Event, event) => {
                 // What the first list contains has happened before this manager began, and was noted then.
                 if self.listed.contains(&Kind::Event) {
                     observer.event_is(&event);
                 }
             }
-            Seen::Listing(Kind::Event) => {}
-            Seen::Listed(Kind::Event, _) => {
+            WatchEvent::Listing(Kind::Event) => {}
+            WatchEvent::Listed(Kind::Event, _) => {
                 self.has_no_events = false;
                 self.listed.insert(Kind::Event);
             }
-            Seen::Listing(kind) => {
+            WatchEvent::Listing(kind) => {
                 self.listed.remove(&kind);
             }
-            Seen::Listed(kind, present) => {
+            WatchEvent::Listed(kind, present) => {
                 observer.only_present(kind, &present);
                 self.listed.insert(kind);
                 observer.adopts &= kind != Kind::Job;
@@ -215,7 +217,7 @@ impl<C: Core> Cluster<C> {
                     self.report_health();
                 }
             }
-            Seen::Failed(Kind::Event, reason) => {
+            WatchEvent::Failed(Kind::Event, reason) => {
                 if !std::mem::replace(&mut self.has_no_events, true) {
                     tracing::warn!(
                         manager = self.settings.manager,
@@ -224,7 +226,7 @@ impl<C: Core> Cluster<C> {
                     );
                 }
             }
-            Seen::Failed(kind, reason) => {
+            WatchEvent::Failed(kind, reason) => {
                 tracing::warn!(
                     manager = self.settings.manager,
                     kind = kind.word(),
@@ -235,7 +237,7 @@ impl<C: Core> Cluster<C> {
                 self.troubles
                     .watch_failed(kind, &requests.api, &requests.sender);
             }
-            Seen::Applied(..) | Seen::Gone(..) => {}
+            WatchEvent::Applied(..) | WatchEvent::Gone(..) => {}
         }
     }
 
@@ -316,10 +318,10 @@ impl<C: Core> Cluster<C> {
 
     /// Stores what was observed, place by place.
     async fn store_reports(&mut self) {
-        let mut by_place: BTreeMap<PlaceId, Vec<(ContainerId, Observed)>> = BTreeMap::new();
+        let mut by_place: BTreeMap<PlaceId, Vec<(ContainerId, ObservedState)>> = BTreeMap::new();
         for (place, id, observed) in std::mem::take(&mut self.observer.agenda.reports) {
             // What is assigned to a place that is not served is reported when it joins.
-            if observed == Observed::Assigned && self.places.node(&place).is_none() {
+            if observed == ObservedState::Assigned && self.places.node(&place).is_none() {
                 continue;
             }
             self.places.received(&place, &id, &observed);
@@ -438,6 +440,6 @@ impl<C: Core> Cluster<C> {
     }
 }
 
-fn is_end(observed: &Observed) -> bool {
-    matches!(observed, Observed::Terminated { .. })
+fn is_end(observed: &ObservedState) -> bool {
+    matches!(observed, ObservedState::Terminated { .. })
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use det_ids::ContainerId;
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_pods::PodFacts;
 use det_taskspec::ContainerExit;
 use tokio::time::Instant;
 
 use crate::api::Kind;
-use crate::books::{End, Held, Named, Pod, Trouble};
+use crate::books::{End, HeldContainer, ObjectKey, Pod, Trouble};
 use crate::observing::Observer;
 
 /// How long after the end of its Job a container without a pod is held to have had none.
@@ -21,7 +21,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
 /// Namespace and name of an object.
-fn at(named: &Named) -> (&str, &str) {
+fn at(named: &ObjectKey) -> (&str, &str) {
     (&named.namespace, &named.name)
 }
 
@@ -93,7 +93,7 @@ impl Container<'_> {
     }
 
     /// Whether it was to end: it was wanted to, or its gang has ended, whose pods Kubernetes ends.
-    fn is_ordered(&self, held: &Held) -> bool {
+    fn is_ordered(&self, held: &HeldContainer) -> bool {
         let siblings = self.observer.books.siblings(self.id);
         held.end.is_some() || siblings.iter().any(|sibling| self.has_failed(sibling))
     }
@@ -102,13 +102,13 @@ impl Container<'_> {
     fn has_failed(&self, sibling: &ContainerId) -> bool {
         let books = &self.observer.books;
         let known = books.held.get(sibling).map(|held| &held.observed);
-        if let Some(Observed::Terminated { exit, .. }) = known {
+        if let Some(ObservedState::Terminated { exit, .. }) = known {
             return *exit != ContainerExit::Exited { code: 0 };
         }
         let facts = books.pod(sibling).and_then(|(_, pod)| pod.facts.as_ref());
         match facts.and_then(|facts| det_pods::observed(facts, false)) {
             // A loss may be a consequence itself.
-            Some(Observed::Terminated { exit, .. }) => !matches!(
+            Some(ObservedState::Terminated { exit, .. }) => !matches!(
                 exit,
                 ContainerExit::Exited { code: 0 } | ContainerExit::Lost { .. }
             ),
@@ -144,20 +144,20 @@ impl Container<'_> {
 
     /// Notes what was observed. The end of a container that was given up has the reason for that, unless its code had
     /// finished by then.
-    fn note(&mut self, mut observed: Observed) {
+    fn note(&mut self, mut observed: ObservedState) {
         let end = self
             .observer
             .books
             .held
             .get(self.id)
             .and_then(|held| held.end.as_ref());
-        if let (Observed::Terminated { exit, .. }, Some(End::GivenUp(reason))) =
+        if let (ObservedState::Terminated { exit, .. }, Some(End::GivenUp(reason))) =
             (&mut observed, end)
             && *exit != (ContainerExit::Exited { code: 0 })
         {
             exit.clone_from(reason);
         }
-        let has_ended = matches!(observed, Observed::Terminated { .. });
+        let has_ended = matches!(observed, ObservedState::Terminated { .. });
         self.observer.observe(self.id, observed);
         if has_ended {
             self.observer
@@ -168,7 +168,7 @@ impl Container<'_> {
     }
 
     /// A container that has a pod and has not ended.
-    fn look_at_pod(&mut self, name: &Named, pod: &Pod) {
+    fn look_at_pod(&mut self, name: &ObjectKey, pod: &Pod) {
         if let Some(facts) = &pod.facts {
             self.look_at_waiting(facts);
         }
@@ -246,7 +246,7 @@ impl Container<'_> {
         let Some(held) = self.observer.books.held.get_mut(self.id) else {
             return;
         };
-        if held.end.is_some() || matches!(held.observed, Observed::Running { .. }) {
+        if held.end.is_some() || matches!(held.observed, ObservedState::Running { .. }) {
             return;
         }
         let now = Instant::now();
@@ -326,7 +326,7 @@ impl Container<'_> {
                     ),
                 },
             };
-            return self.note(Observed::Terminated { exit, cause: None });
+            return self.note(ObservedState::Terminated { exit, cause: None });
         }
         if let Some(at) = finished {
             self.observer.agenda.look_at(self.id, at);
@@ -355,13 +355,18 @@ impl Container<'_> {
     }
 
     /// Deletes a Job whose containers the core has all let go; Kubernetes deletes what belongs to it.
-    fn delete_forgotten(&mut self, name: &Named) {
+    fn delete_forgotten(&mut self, name: &ObjectKey) {
         let Some(job) = self.observer.books.jobs.get(name) else {
             return;
         };
         let members = &job.recorded.members;
-        let has_ended =
-            |id: &ContainerId| self.observer.books.held.get(id).is_none_or(Held::has_ended);
+        let has_ended = |id: &ContainerId| {
+            self.observer
+                .books
+                .held
+                .get(id)
+                .is_none_or(HeldContainer::has_ended)
+        };
         // The core lets go of containers by their place, which may not come back.
         let is_without_place = |id: &ContainerId| {
             let held = self.observer.books.held.get(id);
@@ -381,7 +386,7 @@ impl Container<'_> {
     }
 
     /// Deletes a Job, and its Secret with it if that may have no owner.
-    fn delete_job(&mut self, name: &Named) {
+    fn delete_job(&mut self, name: &ObjectKey) {
         let is_again = self
             .observer
             .books

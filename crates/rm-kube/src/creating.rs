@@ -96,7 +96,7 @@ impl Creation {
         let secret = &self.objects.secret;
         // Pods of a Job that exists have the Secret, or have had it.
         if made.0.is_empty()
-            && let Made::Found(_) = self.create(Kind::Secret, secret).await?
+            && let CreatedObject::Found(_) = self.create(Kind::Secret, secret).await?
         {
             // Of an earlier attempt, whose tokens may be older: nothing of it is kept.
             let renewed = json!({"data": null, "stringData": secret["stringData"]});
@@ -104,8 +104,8 @@ impl Creation {
         }
         for job in self.objects.jobs.iter().skip(made.0.len()) {
             made.0.push(match self.create(Kind::Job, job).await? {
-                Made::New(job) => job,
-                Made::Found(found) => same_record(job, found)?,
+                CreatedObject::New(job) => job,
+                CreatedObject::Found(found) => same_record(job, found)?,
             });
         }
         let owners = owners(&made.0);
@@ -114,7 +114,7 @@ impl Creation {
             if let Some(metadata) = object.get_mut("metadata") {
                 metadata["ownerReferences"] = owners["metadata"]["ownerReferences"].clone();
             }
-            if let Made::Found(found) = self.create(kind, &object).await?
+            if let CreatedObject::Found(found) = self.create(kind, &object).await?
                 && found.pointer("/metadata/ownerReferences")
                     != owners.pointer("/metadata/ownerReferences")
             {
@@ -133,15 +133,15 @@ impl Creation {
         group.chain(service.map(|service| (Kind::Service, service)))
     }
 
-    async fn create(&self, kind: Kind, object: &Value) -> Result<Made, ApiError> {
+    async fn create(&self, kind: Kind, object: &Value) -> Result<CreatedObject, ApiError> {
         self.go_on()?;
         match self.api.create(kind, &self.namespace, object).await {
-            Ok(created) => Ok(Made::New(created)),
+            Ok(created) => Ok(CreatedObject::New(created)),
             Err(ApiError::Exists) => {
                 let at = (self.namespace.as_str(), name(object));
                 let found = self.api.get(kind, at).await?;
                 if is_same_allocation(object, &found) {
-                    return Ok(Made::Found(found));
+                    return Ok(CreatedObject::Found(found));
                 }
                 Err(ApiError::Refused(format!(
                     "\"{}\" exists among {}, and is not of this allocation; delete it, or start the task again",
@@ -233,7 +233,7 @@ impl Creation {
 struct Jobs(Vec<Value>);
 
 /// An object that exists now.
-enum Made {
+enum CreatedObject {
     New(Value),
     /// It existed before.
     Found(Value),

@@ -7,7 +7,7 @@ use det_ids::ContainerId;
 use det_taskspec::ContainerExit;
 use serde_json::Value;
 
-use crate::books::{Books, End, Named};
+use crate::books::{Books, End, ObjectKey};
 use crate::creating::uid;
 use crate::observing::Observer;
 
@@ -22,7 +22,7 @@ const LONGEST: usize = 2_048;
 #[derive(Debug, Clone)]
 pub(crate) struct Note {
     of: Subject,
-    object: Named,
+    object: ObjectKey,
     /// Identity of the object.
     uid: String,
     /// A word of Kubernetes: `FailedScheduling`.
@@ -53,7 +53,7 @@ pub(crate) fn note(event: &Value) -> Option<Note> {
     let message = cut("/message", LONGEST);
     Some(Note {
         of,
-        object: Named {
+        object: ObjectKey {
             namespace: text("/involvedObject/namespace")?.to_owned(),
             name: text("/involvedObject/name")
                 .filter(|name| name.len() <= 253)?

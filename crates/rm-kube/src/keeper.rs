@@ -14,7 +14,7 @@ use det_ids::{AllocationId, WorkspaceId};
 use det_pods::{
     SlotResource, is_made, is_terminating, namespace_object, quota_name, quota_object, quota_slots,
 };
-use det_rm::{Bound, Changes as _, NamespaceCore, Namespaces};
+use det_rm::{BoundNamespace, Changes as _, NamespaceCore, Namespaces};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use serde_json::{Value, json};
@@ -23,11 +23,11 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ApiError, Kind, KubeApi};
-use crate::books::Named;
+use crate::books::ObjectKey;
 use crate::creating::{name, uid};
 use crate::desk::{Desk, SettleRequest};
 use crate::observing::named;
-use crate::watches::{Seen, one};
+use crate::watches::{WatchEvent, one};
 
 /// Pauses before what failed is tried again.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -45,7 +45,7 @@ pub(crate) struct Keeper<C: NamespaceCore> {
     changes: C::Changes,
     requests: mpsc::Receiver<SettleRequest>,
     wanted: Namespaces,
-    known: Known,
+    known: KnownObjects,
     /// Those that wait for the next pass over all.
     waiting: Vec<SettleRequest>,
     /// The limits that were last reported.
@@ -73,11 +73,11 @@ enum Retry {
 
 /// What is watched of the cluster, without what nothing is decided by: objects of others may be large and many.
 #[derive(Default)]
-struct Known {
+struct KnownObjects {
     /// Uids of namespaces of ours that exist and stay, by name.
     namespaces: BTreeMap<String, String>,
     /// Quotas of ours, those that limit slots, and those that have the name of one of ours.
-    quotas: BTreeMap<Named, Quota>,
+    quotas: BTreeMap<ObjectKey, Quota>,
     /// Kinds of which everything is known.
     listed: BTreeSet<Kind>,
     /// Why a watch was last broken off, until it is back.
@@ -118,7 +118,7 @@ impl<C: NamespaceCore> Keeper<C> {
             api: api.clone(),
             requests,
             wanted: Namespaces::default(),
-            known: Known::default(),
+            known: KnownObjects::default(),
             waiting: Vec::new(),
             reported: BTreeMap::new(),
             pause: FIRST_PAUSE,
@@ -143,7 +143,7 @@ impl<C: NamespaceCore> Keeper<C> {
 
     /// Keeps them until the master stops.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
-        let mut watched = Watched::default();
+        let mut watched = CurrentWatch::default();
         loop {
             self.watch(&mut watched);
             self.pass().await;
@@ -183,7 +183,7 @@ impl<C: NamespaceCore> Keeper<C> {
         kinds
     }
 
-    fn watch(&mut self, watched: &mut Watched) {
+    fn watch(&mut self, watched: &mut CurrentWatch) {
         let kinds = self.needed();
         if kinds == watched.kinds {
             return;
@@ -269,23 +269,23 @@ impl<C: NamespaceCore> Keeper<C> {
         self.failing.insert(namespace.to_owned(), failing);
     }
 
-    fn see(&mut self, seen: Seen) {
+    fn see(&mut self, seen: WatchEvent) {
         match seen {
             // Anyone who may label namespaces can give them our label.
-            Seen::Applied(Kind::Namespace, object) if !is_made(&object, &self.cluster_id) => {
+            WatchEvent::Applied(Kind::Namespace, object) if !is_made(&object, &self.cluster_id) => {
                 self.known.drop(Kind::Namespace, &object);
             }
-            Seen::Applied(kind, object) => self.put(kind, &object),
-            Seen::Gone(kind, object) => self.known.drop(kind, &object),
-            Seen::Listing(kind) => {
+            WatchEvent::Applied(kind, object) => self.put(kind, &object),
+            WatchEvent::Gone(kind, object) => self.known.drop(kind, &object),
+            WatchEvent::Listing(kind) => {
                 self.known.listed.remove(&kind);
             }
-            Seen::Listed(kind, present) => {
+            WatchEvent::Listed(kind, present) => {
                 self.known.broken.remove(&kind);
                 self.known.only_present(kind, &present);
                 self.known.listed.insert(kind);
             }
-            Seen::Failed(kind, reason) => {
+            WatchEvent::Failed(kind, reason) => {
                 let what = format!("{} cannot be watched: {reason}", kind.word());
                 if self.known.broken.insert(kind, what.clone()).is_none() {
                     self.failed(&what);
@@ -317,7 +317,7 @@ impl<C: NamespaceCore> Keeper<C> {
 
     /// Does everything that can be done, but what has failed and is not due yet.
     async fn carry_out(&mut self) {
-        let bound: Vec<(String, Bound)> = self.wanted.bound.clone().into_iter().collect();
+        let bound: Vec<(String, BoundNamespace)> = self.wanted.bound.clone().into_iter().collect();
         for (namespace, bound) in bound {
             let Some(workspace) = bound.made_for else {
                 continue;
@@ -386,7 +386,7 @@ impl<C: NamespaceCore> Keeper<C> {
 
     /// Sets the quota of a namespace that was made, or takes it away.
     async fn set_quota(&mut self, namespace: &str, wanted: Option<Value>) -> Result<(), ApiError> {
-        let key = Named {
+        let key = ObjectKey {
             namespace: namespace.to_owned(),
             name: quota_name(namespace),
         };
@@ -504,7 +504,7 @@ impl<C: NamespaceCore> Keeper<C> {
     }
 }
 
-impl Known {
+impl KnownObjects {
     fn drop(&mut self, kind: Kind, object: &Value) {
         if kind == Kind::Namespace {
             self.namespaces.remove(name(object));
@@ -514,7 +514,7 @@ impl Known {
     }
 
     /// After a list: what was not in it is gone.
-    fn only_present(&mut self, kind: Kind, present: &BTreeSet<Named>) {
+    fn only_present(&mut self, kind: Kind, present: &BTreeSet<ObjectKey>) {
         if kind == Kind::Namespace {
             let names: BTreeSet<&str> = present.iter().map(|it| it.name.as_str()).collect();
             self.namespaces
@@ -526,7 +526,7 @@ impl Known {
 }
 
 /// What is wanted of one namespace.
-fn wanted_of<'w>(wanted: &'w Namespaces, namespace: &str) -> (Option<&'w Bound>, bool) {
+fn wanted_of<'w>(wanted: &'w Namespaces, namespace: &str) -> (Option<&'w BoundNamespace>, bool) {
     let bound = wanted.bound.get(namespace);
     (bound, wanted.removed.contains(namespace))
 }
@@ -542,12 +542,12 @@ fn others(found: &Value, wanted: &Value) -> Vec<String> {
 }
 
 /// What is watched now.
-struct Watched {
+struct CurrentWatch {
     kinds: BTreeSet<Kind>,
-    seen: BoxStream<'static, Seen>,
+    seen: BoxStream<'static, WatchEvent>,
 }
 
-impl Default for Watched {
+impl Default for CurrentWatch {
     fn default() -> Self {
         Self {
             kinds: BTreeSet::new(),
@@ -556,8 +556,8 @@ impl Default for Watched {
     }
 }
 
-impl Watched {
-    async fn next(&mut self) -> Option<Seen> {
+impl CurrentWatch {
+    async fn next(&mut self) -> Option<WatchEvent> {
         if self.kinds.is_empty() {
             return std::future::pending().await;
         }

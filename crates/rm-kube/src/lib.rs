@@ -67,7 +67,7 @@ pub async fn serve<C: NamespaceCore>(
         let current = Arc::new(settings.borrow_and_update().clone());
         match connected(&core, &current).await {
             Ok(connected) => {
-                let Connected {
+                let ConnectedCluster {
                     api,
                     facts,
                     namespace,
@@ -81,8 +81,8 @@ pub async fn serve<C: NamespaceCore>(
                 let stopped = shutdown.clone();
                 tokio::select! {
                     end = cluster.run(&mut settings, &stopped) => match end {
-                        Served::Stopped => return,
-                        Served::Replaced => continue,
+                        ServingEnd::Stopped => return,
+                        ServingEnd::Replaced => continue,
                     },
                     () = keeper.run(stopped.clone()) => return,
                 }
@@ -105,7 +105,7 @@ pub async fn serve<C: NamespaceCore>(
 }
 
 /// Why a cluster is served no more as it was.
-pub(crate) enum Served {
+pub(crate) enum ServingEnd {
     /// The master stops.
     Stopped,
     /// Other settings take the place of these.
@@ -120,7 +120,7 @@ pub(crate) async fn changed(settings: &mut watch::Receiver<Settings>) {
 }
 
 /// A cluster that can be accessed.
-struct Connected<C: NamespaceCore> {
+struct ConnectedCluster<C: NamespaceCore> {
     api: KubeApi,
     facts: ClusterFacts,
     namespace: String,
@@ -133,7 +133,7 @@ struct Connected<C: NamespaceCore> {
 async fn connected<C: NamespaceCore>(
     core: &C,
     settings: &Settings,
-) -> Result<Connected<C>, String> {
+) -> Result<ConnectedCluster<C>, String> {
     let (api, facts, namespace) = connect(settings).await?;
     let (mut keeper, desk) = Keeper::new(
         core.clone(),
@@ -145,7 +145,7 @@ async fn connected<C: NamespaceCore>(
     let others = keeper.read().await;
     let others = others
         .map_err(|error| format!("the namespaces of workspaces could not be read: {error}"))?;
-    Ok(Connected {
+    Ok(ConnectedCluster {
         api,
         facts,
         namespace,

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use det_ids::{AllocationId, ContainerId, PlaceId};
-use det_lifecycle::container::Observed;
-use det_pods::{ClusterFacts, DRAIN_NO_EXECUTE, Recorded, drain_label, label_value};
+use det_lifecycle::container::ObservedState;
+use det_pods::{ClusterFacts, DRAIN_NO_EXECUTE, JobRecord, drain_label, label_value};
 use det_taskspec::ContainerExit;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -13,18 +13,18 @@ use tokio::time::Instant;
 use crate::Settings;
 use crate::agenda::Agenda;
 use crate::api::Kind;
-use crate::books::{Books, End, Held, Job, Named, Pod};
+use crate::books::{Books, End, HeldContainer, Job, ObjectKey, Pod};
 use crate::creating::{name, uid};
 use crate::events::EarlyNotes;
 use crate::holding::Holds;
 use crate::messages::Requests;
 
 /// What an object is called.
-pub(crate) fn named(object: &Value) -> Named {
+pub(crate) fn named(object: &Value) -> ObjectKey {
     let namespace = object
         .pointer("/metadata/namespace")
         .and_then(Value::as_str);
-    Named {
+    ObjectKey {
         namespace: namespace.unwrap_or_default().to_owned(),
         name: name(object).to_owned(),
     }
@@ -59,7 +59,7 @@ fn is_suspended(job: &Value) -> bool {
 fn waits_suspended(job: &Value) -> String {
     let labels = job.pointer("/metadata/labels");
     let queue = labels.and_then(|labels| labels.get("kueue.x-k8s.io/queue-name")?.as_str());
-    let Named { namespace, name } = named(job);
+    let ObjectKey { namespace, name } = named(job);
     let queue = queue.map_or_else(String::new, |queue| {
         format!(" in the LocalQueue \"{queue}\"")
     });
@@ -99,7 +99,7 @@ fn secret_of(job: &Value) -> Option<String> {
 /// record, also under the name of one that is about to be made, but not its seal. One that was made before records were
 /// sealed is ours in a namespace of pools, or if the manager has just begun and it is in the namespace of its allocation's
 /// workspace.
-fn is_ours(observer: &Observer, (job, name): (&Value, &Named), recorded: &Recorded) -> bool {
+fn is_ours(observer: &Observer, (job, name): (&Value, &ObjectKey), recorded: &JobRecord) -> bool {
     let seal = &observer.settings.seal;
     if seal.is_on(job) {
         return true;
@@ -267,7 +267,7 @@ impl Observer {
         self.namespaces.insert(name.namespace.clone());
         for member in &recorded.members {
             let id = &member.container_id;
-            let mut held = Held::new(name.clone(), member);
+            let mut held = HeldContainer::new(name.clone(), member);
             if let Some(starting) = self.books.starting.get(id) {
                 held.takes = starting.takes.clone();
                 if let Some(end) = starting.end.clone() {
@@ -276,7 +276,8 @@ impl Observer {
             }
             self.agenda.nodes.insert(member.node.clone());
             if self.books.held.insert(id.clone(), held).is_none() {
-                self.agenda.report(&member.place, id, Observed::Assigned);
+                self.agenda
+                    .report(&member.place, id, ObservedState::Assigned);
             }
             if is_suspended(job) && member.rank == 0 {
                 let (place, line) = (member.place.clone(), waits_suspended(job));
@@ -300,7 +301,7 @@ impl Observer {
         self.notice_early(object);
     }
 
-    pub(crate) fn job_is_gone(&mut self, name: &Named) {
+    pub(crate) fn job_is_gone(&mut self, name: &ObjectKey) {
         let Some(job) = self.books.jobs.get_mut(name) else {
             return;
         };
@@ -315,12 +316,12 @@ impl Observer {
     }
 
     /// Lets go of a Job that does not exist any more, when its pods are gone as well and its ends are reported.
-    pub(crate) fn let_go(&mut self, name: &Named) {
+    pub(crate) fn let_go(&mut self, name: &ObjectKey) {
         let Some(job) = self.books.jobs.get(name).filter(|job| !job.exists) else {
             return;
         };
         let is_over = |id: &ContainerId| {
-            let has_ended = self.books.held.get(id).is_none_or(Held::has_ended);
+            let has_ended = self.books.held.get(id).is_none_or(HeldContainer::has_ended);
             has_ended && self.books.pod(id).is_none()
         };
         let mut members = job.recorded.members.iter();
@@ -343,7 +344,7 @@ impl Observer {
     }
 
     /// A pod is gone; its last state may hold how it ended.
-    pub(crate) fn pod_is_gone(&mut self, name: &Named) {
+    pub(crate) fn pod_is_gone(&mut self, name: &ObjectKey) {
         let container = self.books.pods.get(name);
         let container = container.and_then(|pod| pod.container.clone());
         if let Some(id) = container.filter(|id| self.books.pod_of.get(id) == Some(name)) {
@@ -380,7 +381,7 @@ impl Observer {
         let index = label("batch.kubernetes.io/job-completion-index");
         let index = index.and_then(|index| index.parse().ok()).unwrap_or(0);
         let job = label("batch.kubernetes.io/job-name").filter(|_| is_ours);
-        let job = job.map(|job| Named {
+        let job = job.map(|job| ObjectKey {
             namespace: named(pod).namespace,
             name: job.to_owned(),
         });
@@ -405,7 +406,7 @@ impl Observer {
     }
 
     /// After a list: what was not in it is gone.
-    pub(crate) fn only_present(&mut self, kind: Kind, present: &BTreeSet<Named>) {
+    pub(crate) fn only_present(&mut self, kind: Kind, present: &BTreeSet<ObjectKey>) {
         match kind {
             Kind::Node => {
                 let names: BTreeSet<&str> = present.iter().map(|it| it.name.as_str()).collect();
@@ -440,7 +441,7 @@ impl Observer {
     }
 
     /// Notes what was observed of a container, if that is news.
-    pub(crate) fn observe(&mut self, id: &ContainerId, observed: Observed) {
+    pub(crate) fn observe(&mut self, id: &ContainerId, observed: ObservedState) {
         let Some(held) = self.books.held.get_mut(id) else {
             return;
         };
@@ -463,7 +464,7 @@ impl Observer {
         id: &ContainerId,
         exit: ContainerExit,
     ) {
-        let ended = Observed::Terminated { exit, cause: None };
+        let ended = ObservedState::Terminated { exit, cause: None };
         self.agenda.report(place, id, ended);
     }
 }

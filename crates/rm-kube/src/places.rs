@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use det_ids::{ContainerId, PlaceId};
-use det_lifecycle::container::{Desired, Observed};
-use det_rm::{Changes as _, Core, Joined, Lease as _, Order, PlaceView};
+use det_lifecycle::container::{DesiredState, ObservedState};
+use det_rm::{Changes as _, Core, JoinedPlace, Lease as _, Order, PlaceView};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -14,7 +14,7 @@ use crate::messages::Message;
 use crate::observing::Observer;
 
 /// A place that is served: a node in a pool.
-struct Served<C: Core> {
+struct ServedPlace<C: Core> {
     node: String,
     /// Its pool.
     pool: String,
@@ -29,7 +29,7 @@ struct Served<C: Core> {
     following: JoinHandle<()>,
 }
 
-impl<C: Core> Drop for Served<C> {
+impl<C: Core> Drop for ServedPlace<C> {
     fn drop(&mut self) {
         self.following.abort();
     }
@@ -48,7 +48,7 @@ pub(crate) struct Places<C: Core> {
     core: C,
     settings: Arc<Settings>,
     sender: mpsc::Sender<Message>,
-    served: BTreeMap<PlaceId, Served<C>>,
+    served: BTreeMap<PlaceId, ServedPlace<C>>,
     last_lease: u64,
 }
 
@@ -151,7 +151,7 @@ impl<C: Core> Places<C> {
             return Change::None;
         };
         let uid = facts.uid.clone();
-        let joined = Joined {
+        let joined = JoinedPlace {
             place: place.clone(),
             resource_pool: settings.name.clone(),
             capacity: det_rm::Capacity::Count {
@@ -180,7 +180,7 @@ impl<C: Core> Places<C> {
             Some(mut earlier) => std::mem::take(&mut earlier.view),
             None => held.into_iter().collect(),
         };
-        let served = Served {
+        let served = ServedPlace {
             node: node.to_owned(),
             pool: settings.name.clone(),
             uid,
@@ -220,7 +220,7 @@ impl<C: Core> Places<C> {
     /// driver that follows joins those that stay, and takes over their leases.
     pub(crate) async fn leave_others(&mut self, observer: &Observer, settings: &Settings) {
         let nothing = serde_json::Value::Null;
-        let stays = |place: &PlaceId, served: &Served<C>| {
+        let stays = |place: &PlaceId, served: &ServedPlace<C>| {
             let Some(node) = observer.books.nodes.get(&served.node) else {
                 return false;
             };
@@ -263,7 +263,7 @@ impl<C: Core> Places<C> {
     }
 
     /// Something was observed of a container.
-    pub(crate) fn received(&mut self, place: &PlaceId, id: &ContainerId, observed: &Observed) {
+    pub(crate) fn received(&mut self, place: &PlaceId, id: &ContainerId, observed: &ObservedState) {
         if let Some(served) = self.served.get_mut(place) {
             served.view.received(id, observed.clone());
         }
@@ -280,7 +280,7 @@ impl<C: Core> Places<C> {
     pub(crate) fn orders(
         &self,
         place: &PlaceId,
-        rows: &BTreeMap<ContainerId, Desired>,
+        rows: &BTreeMap<ContainerId, DesiredState>,
     ) -> Vec<Order> {
         let served = self.served.get(place);
         served.map_or_else(Vec::new, |served| served.view.orders(rows, None))

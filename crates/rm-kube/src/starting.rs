@@ -9,7 +9,7 @@ use det_taskspec::ContainerExit;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::books::{End, Named, Starting, Takes};
+use crate::books::{End, ObjectKey, Starting, Takes};
 use crate::classes::Classes;
 use crate::creating::{self, Creation};
 use crate::fitting::key_of;
@@ -21,7 +21,7 @@ struct Creating {
     /// Ends it.
     cancel: CancellationToken,
     /// Its Jobs.
-    jobs: Vec<Named>,
+    jobs: Vec<ObjectKey>,
     /// The containers.
     members: Vec<(PlaceId, ContainerId)>,
     /// How they end if nothing comes into being.
@@ -104,11 +104,11 @@ impl Starts {
             observer.agenda.nodes.insert(member.node.clone());
             observer.books.starting.insert(id, starting);
         }
-        let jobs = objects.jobs.iter().map(|job| Named {
+        let jobs = objects.jobs.iter().map(|job| ObjectKey {
             namespace: namespace.clone(),
             name: creating::name(job).to_owned(),
         });
-        let jobs: Vec<Named> = jobs.collect();
+        let jobs: Vec<ObjectKey> = jobs.collect();
         observer.books.expected.extend(jobs.iter().cloned());
         let cancel = CancellationToken::new();
         let creation = Creation {

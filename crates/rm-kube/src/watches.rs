@@ -11,7 +11,7 @@ use kube::runtime::watcher::{self, Event};
 use serde_json::Value;
 
 use crate::api::{Kind, KubeApi, chain, to_value};
-use crate::books::Named;
+use crate::books::ObjectKey;
 
 /// Pauses between attempts to watch.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -25,7 +25,7 @@ pub(crate) const WATCHED: [Kind; 3] = [Kind::Node, Kind::Pod, Kind::Job];
 
 /// Something that a watch shows.
 #[derive(Debug)]
-pub(crate) enum Seen {
+pub(crate) enum WatchEvent {
     /// An object is as this.
     Applied(Kind, Value),
     /// An object is gone; as it was last.
@@ -33,13 +33,13 @@ pub(crate) enum Seen {
     /// All objects of a kind are listed: what is known of them is not complete until `Listed` comes.
     Listing(Kind),
     /// All objects of a kind have been listed: those of which no `Applied` came since the list began are gone.
-    Listed(Kind, BTreeSet<Named>),
+    Listed(Kind, BTreeSet<ObjectKey>),
     /// A watch failed; it is tried again.
     Failed(Kind, String),
 }
 
 /// All watches as one stream. `label` selects the Jobs.
-pub(crate) fn watches(api: &KubeApi, label: &str) -> BoxStream<'static, Seen> {
+pub(crate) fn watches(api: &KubeApi, label: &str) -> BoxStream<'static, WatchEvent> {
     let streams = WATCHED.map(|kind| {
         let all = watcher::Config::default();
         let config = if kind == Kind::Job {
@@ -54,23 +54,27 @@ pub(crate) fn watches(api: &KubeApi, label: &str) -> BoxStream<'static, Seen> {
 }
 
 /// The watch of one kind, in all namespaces.
-pub(crate) fn one(api: &KubeApi, kind: Kind, config: watcher::Config) -> BoxStream<'static, Seen> {
+pub(crate) fn one(
+    api: &KubeApi,
+    kind: Kind,
+    config: watcher::Config,
+) -> BoxStream<'static, WatchEvent> {
     let stream = watcher::watcher(api.all(kind), config).backoff(backoff());
     let mut listed = BTreeSet::new();
     stream
         .map(move |event| match event {
             Ok(Event::Init) => {
                 listed.clear();
-                Seen::Listing(kind)
+                WatchEvent::Listing(kind)
             }
             Ok(Event::InitApply(object)) => {
                 listed.insert(named(&object));
-                shown(kind, &object, Seen::Applied)
+                shown(kind, &object, WatchEvent::Applied)
             }
-            Ok(Event::InitDone) => Seen::Listed(kind, std::mem::take(&mut listed)),
-            Ok(Event::Apply(object)) => shown(kind, &object, Seen::Applied),
-            Ok(Event::Delete(object)) => shown(kind, &object, Seen::Gone),
-            Err(error) => Seen::Failed(kind, chain(&error)),
+            Ok(Event::InitDone) => WatchEvent::Listed(kind, std::mem::take(&mut listed)),
+            Ok(Event::Apply(object)) => shown(kind, &object, WatchEvent::Applied),
+            Ok(Event::Delete(object)) => shown(kind, &object, WatchEvent::Gone),
+            Err(error) => WatchEvent::Failed(kind, chain(&error)),
         })
         .boxed()
 }
@@ -99,16 +103,16 @@ impl Backoff for Pauses {
     }
 }
 
-fn shown(kind: Kind, object: &DynamicObject, seen: fn(Kind, Value) -> Seen) -> Seen {
+fn shown(kind: Kind, object: &DynamicObject, seen: fn(Kind, Value) -> WatchEvent) -> WatchEvent {
     match to_value(object) {
         Ok(value) => seen(kind, value),
-        Err(error) => Seen::Failed(kind, error.to_string()),
+        Err(error) => WatchEvent::Failed(kind, error.to_string()),
     }
 }
 
 /// What an object is called.
-fn named(object: &DynamicObject) -> Named {
-    Named {
+fn named(object: &DynamicObject) -> ObjectKey {
+    ObjectKey {
         namespace: object.metadata.namespace.clone().unwrap_or_default(),
         name: object.metadata.name.clone().unwrap_or_default(),
     }

@@ -7,9 +7,9 @@ mod support;
 use std::collections::BTreeMap;
 
 use det_ids::ContainerId;
-use det_lifecycle::container::Observed;
-use det_rm_contract::{Started, Subject, TestCore};
-use det_taskspec::Granted;
+use det_lifecycle::container::ObservedState;
+use det_rm_contract::{StartOrder, Subject, TestCore};
+use det_taskspec::SlotGrant;
 use serde_json::{Value, json};
 
 use support::{Pod, Scene, container_of, running, terminated};
@@ -73,7 +73,7 @@ impl Subject for Kubernetes {
         self.scene.api.faults().drop_watches();
     }
 
-    async fn next_start(&mut self, place: &str) -> Started {
+    async fn next_start(&mut self, place: &str) -> StartOrder {
         let known: Vec<ContainerId> = self.jobs.keys().cloned().collect();
         let found = self.scene.new_job(place, &known).await;
         let id = container_of(&found);
@@ -83,9 +83,9 @@ impl Subject for Kubernetes {
         let script = self.scene.script(&pod);
         let env = script["env"].as_array().unwrap();
         let slot_ids = env.iter().find(|pair| pair[0] == "DET_SLOT_IDS").unwrap();
-        Started {
+        StartOrder {
             container_id: id,
-            slots: Granted::Count(pod.gpus()),
+            slots: SlotGrant::Count(pod.gpus()),
             slot_ids: slot_ids[1].as_str().unwrap().to_owned(),
         }
     }
@@ -107,18 +107,18 @@ impl Subject for Kubernetes {
         self.scene.finish_deletion(container);
     }
 
-    async fn observes(&mut self, _place: &str, container: &ContainerId, observed: Observed) {
+    async fn observes(&mut self, _place: &str, container: &ContainerId, observed: ObservedState) {
         if self.pod(container).is_none() {
             self.bring_back(container).await;
         }
         let pod = self.pod(container).unwrap();
         match observed {
-            Observed::Assigned | Observed::Pulling | Observed::Starting => {
+            ObservedState::Assigned | ObservedState::Pulling | ObservedState::Starting => {
                 self.scene
                     .set_status(&pod, &json!({"message": "seen again"}));
             }
-            Observed::Running { .. } => self.scene.set_status(&pod, &running()),
-            Observed::Terminated { exit, .. } => {
+            ObservedState::Running { .. } => self.scene.set_status(&pod, &running()),
+            ObservedState::Terminated { exit, .. } => {
                 self.scene.set_status(&pod, &terminated(&exit));
                 self.scene.finish_deletion(container);
             }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use det_ids::{ContainerId, PlaceId, WorkspaceId};
-use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::place::Capacity;
 
 use crate::{ContainerStart, Fit, Health, Lease};
 
 /// A place that is there, with everything it holds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Joined {
+pub struct JoinedPlace {
     /// The place.
     pub place: PlaceId,
     /// Pool that its slots are in.
@@ -22,7 +22,7 @@ pub struct Joined {
     /// for good.
     pub instance: String,
     /// All containers that it holds, ended ones included until they are forgotten.
-    pub containers: Vec<(ContainerId, Observed)>,
+    pub containers: Vec<(ContainerId, ObservedState)>,
     /// What users are shown of it.
     pub details: PlaceDetails,
 }
@@ -68,7 +68,7 @@ pub trait Core: Clone + Send + Sync + 'static {
     fn desired(
         &self,
         place: &PlaceId,
-    ) -> impl Future<Output = Result<BTreeMap<ContainerId, Desired>, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<BTreeMap<ContainerId, DesiredState>, Self::Error>> + Send;
 
     /// What is needed to start a container on a place. `None` = it is not to start any more: it is not wanted, or its
     /// specification cannot be made, and the core has ended it.
@@ -89,7 +89,7 @@ pub trait Core: Clone + Send + Sync + 'static {
     /// the place until it leaves.
     fn joined(
         &self,
-        joined: Joined,
+        joined: JoinedPlace,
     ) -> impl Future<Output = Result<Self::Lease, Self::Error>> + Send;
 
     /// Stores that a place is away, unless it has joined again meanwhile. Its containers go on; after the pool's patience
@@ -104,7 +104,7 @@ pub trait Core: Clone + Send + Sync + 'static {
     fn observed(
         &self,
         place: &PlaceId,
-        observed: Vec<(ContainerId, Observed)>,
+        observed: Vec<(ContainerId, ObservedState)>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// Adds lines to the logs of containers' tasks: what the place reports of them for users alone. Nothing is added for

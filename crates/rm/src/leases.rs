@@ -22,11 +22,11 @@ pub struct LeaseId {
 pub struct Leases<E> {
     /// Grows with every lease of any place, so that an older one cannot end a newer one.
     last: u64,
-    places: BTreeMap<PlaceId, Served<E>>,
+    places: BTreeMap<PlaceId, LeaseHolder<E>>,
 }
 
 #[derive(Debug)]
-struct Served<E> {
+struct LeaseHolder<E> {
     instance: String,
     serial: u64,
     end: E,
@@ -55,7 +55,7 @@ impl<E> Leases<E> {
             return None;
         }
         self.last += 1;
-        let served = Served {
+        let served = LeaseHolder {
             instance: instance.to_owned(),
             serial: self.last,
             end,

@@ -17,14 +17,14 @@ mod reach;
 mod reconcile;
 mod start;
 
-pub use self::core::{Changes, Core, Joined, PlaceDetails};
+pub use self::core::{Changes, Core, JoinedPlace, PlaceDetails};
 pub use det_lifecycle::place::Capacity;
 pub use det_scheduler::Misfits;
 pub use fit::Fit;
 pub use leases::{Lease, LeaseId, Leases};
 pub use manager::{Health, Manager, PlaceWord, Pool, runs_in};
 pub use namespaces::{
-    Bound, NamespaceAccess, NamespaceCore, NamespaceError, NamespaceRequest, Namespaces,
+    BoundNamespace, NamespaceAccess, NamespaceCore, NamespaceError, NamespaceRequest, Namespaces,
     namespace_fault,
 };
 pub use reach::{ContainerAddress, Reach, ReachError};

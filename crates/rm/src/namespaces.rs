@@ -11,7 +11,7 @@ use crate::Core;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespaces {
     /// Those that workspaces are bound to, by name.
-    pub bound: BTreeMap<String, Bound>,
+    pub bound: BTreeMap<String, BoundNamespace>,
     /// Those that attempts were placed in which have not ended, whatever their workspaces are bound to by now. An attempt
     /// that is not among them runs in the namespace of its pool.
     pub in_use: BTreeMap<AllocationId, String>,
@@ -21,7 +21,7 @@ pub struct Namespaces {
 
 /// A namespace that workspaces are bound to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Bound {
+pub struct BoundNamespace {
     /// The workspaces, at least one.
     pub workspaces: BTreeSet<WorkspaceId>,
     /// The workspace that the manager makes it for; `None` = it exists without that.

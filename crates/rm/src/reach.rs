@@ -12,7 +12,7 @@ pub struct ContainerAddress {
     pub place: PlaceId,
     /// The container.
     pub container_id: ContainerId,
-    /// Address of its host, as its place has observed it ([`det_lifecycle::container::Observed::Running`]).
+    /// Address of its host, as its place has observed it ([`det_lifecycle::container::ObservedState::Running`]).
     pub host_address: String,
 }
 

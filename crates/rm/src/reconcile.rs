@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use det_ids::ContainerId;
-use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::container::{DesiredState, ObservedState};
 
 /// What was received and sent about one container on the connection to its place.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Exchange {
     /// The place's last report; `None` = it has not reported one on this connection.
-    state: Option<Observed>,
+    state: Option<ObservedState>,
     /// Whether a start was sent on this connection.
     start_sent: bool,
     /// The last order to end it that was sent on this connection.
-    end_sent: Option<Desired>,
+    end_sent: Option<DesiredState>,
 }
 
 /// What a manager knows of the containers on a place, from what it has received and sent on its connection to it.
@@ -22,7 +22,7 @@ pub struct PlaceView(BTreeMap<ContainerId, Exchange>);
 
 impl PlaceView {
     /// The place reports what it has observed of a container.
-    pub fn received(&mut self, id: &ContainerId, observed: Observed) {
+    pub fn received(&mut self, id: &ContainerId, observed: ObservedState) {
         self.0.entry(id.clone()).or_default().state = Some(observed);
     }
 
@@ -34,7 +34,11 @@ impl PlaceView {
                 container_id,
                 grace,
             } => {
-                let sent = if *grace { Desired::Stop } else { Desired::Kill };
+                let sent = if *grace {
+                    DesiredState::Stop
+                } else {
+                    DesiredState::Kill
+                };
                 self.0.entry(container_id.clone()).or_default().end_sent = Some(sent);
             }
             Order::Forget(id) => {
@@ -54,24 +58,25 @@ impl PlaceView {
     /// Whether the place holds a container that it has not reported as ended.
     pub fn is_live(&self, id: &ContainerId) -> bool {
         let exchange = self.0.get(id);
-        exchange
-            .is_some_and(|exchange| !matches!(exchange.state, Some(Observed::Terminated { .. })))
+        exchange.is_some_and(|exchange| {
+            !matches!(exchange.state, Some(ObservedState::Terminated { .. }))
+        })
     }
 
     /// What is to be done there, for rows that want this of the containers that hold slots. `mutant` is ignored unless the
     /// feature `mutants` is enabled.
     pub fn orders(
         &self,
-        rows: &BTreeMap<ContainerId, Desired>,
+        rows: &BTreeMap<ContainerId, DesiredState>,
         mutant: Option<Mutant>,
     ) -> Vec<Order> {
         reconcile(rows, &self.0, mutant)
     }
 }
 
-impl FromIterator<(ContainerId, Observed)> for PlaceView {
+impl FromIterator<(ContainerId, ObservedState)> for PlaceView {
     /// Of a place that joins with these containers.
-    fn from_iter<I: IntoIterator<Item = (ContainerId, Observed)>>(reports: I) -> Self {
+    fn from_iter<I: IntoIterator<Item = (ContainerId, ObservedState)>>(reports: I) -> Self {
         let mut view = Self::default();
         for (id, observed) in reports {
             view.received(&id, observed);
@@ -108,7 +113,7 @@ pub enum Mutant {
 /// Compares rows with reports. `rows` = the place's containers that hold slots; `exchanges` = all containers that this
 /// connection knows, both by id.
 fn reconcile(
-    rows: &BTreeMap<ContainerId, Desired>,
+    rows: &BTreeMap<ContainerId, DesiredState>,
     exchanges: &BTreeMap<ContainerId, Exchange>,
     mutant: Option<Mutant>,
 ) -> Vec<Order> {
@@ -118,18 +123,20 @@ fn reconcile(
         let exchange = exchanges.get(id).unwrap_or(&unknown);
         match (&exchange.state, desired) {
             // Reported as ended: the report is being stored, and ends the row.
-            (Some(Observed::Terminated { .. }), _) => {}
-            (Some(_), Desired::Run) => {}
-            (None, Desired::Run) if exchange.start_sent => {}
-            (None, Desired::Run) => orders.push(Order::Start(id.clone())),
-            (None, Desired::Stop | Desired::Kill) if !exchange.start_sent => {
+            (Some(ObservedState::Terminated { .. }), _) => {}
+            (Some(_), DesiredState::Run) => {}
+            (None, DesiredState::Run) if exchange.start_sent => {}
+            (None, DesiredState::Run) => orders.push(Order::Start(id.clone())),
+            (None, DesiredState::Stop | DesiredState::Kill) if !exchange.start_sent => {
                 orders.push(Order::NeverStarted(id.clone()));
             }
-            (_, wanted @ (Desired::Stop | Desired::Kill)) => {
-                if exchange.end_sent != Some(*wanted) && exchange.end_sent != Some(Desired::Kill) {
+            (_, wanted @ (DesiredState::Stop | DesiredState::Kill)) => {
+                if exchange.end_sent != Some(*wanted)
+                    && exchange.end_sent != Some(DesiredState::Kill)
+                {
                     orders.push(Order::End {
                         container_id: id.clone(),
-                        grace: *wanted == Desired::Stop,
+                        grace: *wanted == DesiredState::Stop,
                     });
                 }
             }
@@ -137,7 +144,7 @@ fn reconcile(
     }
     let leaves_strays = cfg!(feature = "mutants") && mutant == Some(Mutant::LeavesStrays);
     for (id, exchange) in exchanges.iter().filter(|(id, _)| !rows.contains_key(id)) {
-        if !leaves_strays || matches!(exchange.state, Some(Observed::Terminated { .. })) {
+        if !leaves_strays || matches!(exchange.state, Some(ObservedState::Terminated { .. })) {
             orders.push(Order::Forget(id.clone()));
         }
     }
@@ -152,7 +159,7 @@ mod tests {
 
     fn running() -> Exchange {
         Exchange {
-            state: Some(Observed::Running {
+            state: Some(ObservedState::Running {
                 host_address: "h".into(),
                 ports: vec![],
                 runtime_id: "1".into(),
@@ -161,7 +168,7 @@ mod tests {
         }
     }
 
-    fn orders(rows: &[(&str, Desired)], exchange: &[(&str, Exchange)]) -> Vec<Order> {
+    fn orders(rows: &[(&str, DesiredState)], exchange: &[(&str, Exchange)]) -> Vec<Order> {
         reconcile(
             &rows
                 .iter()
@@ -178,15 +185,15 @@ mod tests {
     #[test]
     fn a_placed_container_is_started_once() {
         assert_eq!(
-            orders(&[("c", Desired::Run)], &[]),
+            orders(&[("c", DesiredState::Run)], &[]),
             [Order::Start("c".into())]
         );
         let sent = Exchange {
             start_sent: true,
             ..Exchange::default()
         };
-        assert_eq!(orders(&[("c", Desired::Run)], &[("c", sent)]), []);
-        assert_eq!(orders(&[("c", Desired::Run)], &[("c", running())]), []);
+        assert_eq!(orders(&[("c", DesiredState::Run)], &[("c", sent)]), []);
+        assert_eq!(orders(&[("c", DesiredState::Run)], &[("c", running())]), []);
     }
 
     #[test]
@@ -196,19 +203,19 @@ mod tests {
             grace,
         };
         assert_eq!(
-            orders(&[("c", Desired::Stop)], &[("c", running())]),
+            orders(&[("c", DesiredState::Stop)], &[("c", running())]),
             [end(true)]
         );
         let stopped = Exchange {
-            end_sent: Some(Desired::Stop),
+            end_sent: Some(DesiredState::Stop),
             ..running()
         };
         assert_eq!(
-            orders(&[("c", Desired::Stop)], &[("c", stopped.clone())]),
+            orders(&[("c", DesiredState::Stop)], &[("c", stopped.clone())]),
             []
         );
         assert_eq!(
-            orders(&[("c", Desired::Kill)], &[("c", stopped)]),
+            orders(&[("c", DesiredState::Kill)], &[("c", stopped)]),
             [end(false)]
         );
     }
@@ -216,7 +223,7 @@ mod tests {
     #[test]
     fn a_container_that_was_never_sent_ends_without_the_agent() {
         assert_eq!(
-            orders(&[("c", Desired::Kill)], &[]),
+            orders(&[("c", DesiredState::Kill)], &[]),
             [Order::NeverStarted("c".into())]
         );
         let sent = Exchange {
@@ -224,7 +231,7 @@ mod tests {
             ..Exchange::default()
         };
         assert_eq!(
-            orders(&[("c", Desired::Kill)], &[("c", sent)]),
+            orders(&[("c", DesiredState::Kill)], &[("c", sent)]),
             [Order::End {
                 container_id: "c".into(),
                 grace: false
@@ -239,13 +246,16 @@ mod tests {
             [Order::Forget("c".into())]
         );
         let ended = Exchange {
-            state: Some(Observed::Terminated {
+            state: Some(ObservedState::Terminated {
                 exit: ContainerExit::Killed,
                 cause: None,
             }),
             ..Exchange::default()
         };
-        assert_eq!(orders(&[("c", Desired::Run)], &[("c", ended.clone())]), []);
+        assert_eq!(
+            orders(&[("c", DesiredState::Run)], &[("c", ended.clone())]),
+            []
+        );
         assert_eq!(orders(&[], &[("c", ended)]), [Order::Forget("c".into())]);
     }
     #[test]
@@ -259,15 +269,15 @@ mod tests {
             }
             orders.len()
         };
-        assert_eq!(next(&mut view, Desired::Run), 1);
-        assert_eq!(next(&mut view, Desired::Run), 0);
-        assert_eq!(next(&mut view, Desired::Kill), 1);
-        assert_eq!(next(&mut view, Desired::Kill), 0);
+        assert_eq!(next(&mut view, DesiredState::Run), 1);
+        assert_eq!(next(&mut view, DesiredState::Run), 0);
+        assert_eq!(next(&mut view, DesiredState::Kill), 1);
+        assert_eq!(next(&mut view, DesiredState::Kill), 0);
         view.repeat_ends();
-        assert_eq!(next(&mut view, Desired::Kill), 1);
+        assert_eq!(next(&mut view, DesiredState::Kill), 1);
         assert!(view.is_live(&"c".into()));
         let exit = ContainerExit::Killed;
-        view.received(&"c".into(), Observed::Terminated { exit, cause: None });
+        view.received(&"c".into(), ObservedState::Terminated { exit, cause: None });
         assert!(!view.is_live(&"c".into()));
         assert_eq!(
             view.orders(&BTreeMap::new(), None),

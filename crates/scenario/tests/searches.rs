@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use det_config::submitted::{Experiment, Submitted};
+use det_config::submitted::{Experiment, SubmittedDocument};
 use det_scenario::{Trace, TraceConfig, TraceReport, play_trace, read_trace};
 
 fn files() -> Vec<PathBuf> {
@@ -17,9 +17,9 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-fn submitted(trace: &Trace) -> Submitted {
+fn submitted(trace: &Trace) -> SubmittedDocument {
     match &trace.config {
-        TraceConfig::Inline(config) => Submitted::from_value(Experiment, config).unwrap(),
+        TraceConfig::Inline(config) => SubmittedDocument::from_value(Experiment, config).unwrap(),
         TraceConfig::File(file) => {
             panic!("the named searches bring their configuration, not {file}")
         }

@@ -51,11 +51,11 @@ pub(crate) fn bounded_http(builder: &mut Builder<TokioExecutor>) {
 
 /// Lets in as many connections as there are descriptors for, and closes those beyond.
 #[derive(Debug, Clone)]
-pub(crate) struct Bounded {
+pub(crate) struct ConnectionLimit {
     places: Arc<Semaphore>,
 }
 
-impl Bounded {
+impl ConnectionLimit {
     /// As many as this process's limit on open files allows.
     pub(crate) fn new() -> Self {
         let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
@@ -83,7 +83,7 @@ fn places(files: u64) -> usize {
         .clamp(FEWEST, MOST)
 }
 
-impl Bounded {
+impl ConnectionLimit {
     fn admit(&self, stream: TcpStream) -> io::Result<CountedConnection> {
         let place = self.place()?;
         stream.set_nodelay(true)?;
@@ -95,7 +95,7 @@ impl Bounded {
     }
 }
 
-impl<S> Accept<TcpStream, S> for Bounded {
+impl<S> Accept<TcpStream, S> for ConnectionLimit {
     type Stream = CountedConnection;
     type Service = S;
     type Future = std::future::Ready<io::Result<(CountedConnection, S)>>;
@@ -105,10 +105,10 @@ impl<S> Accept<TcpStream, S> for Bounded {
     }
 }
 
-/// As [`Bounded`], for a port that speaks TLS: a client that begins with plain HTTP receives an answer that explains it,
+/// As [`ConnectionLimit`], for a port that speaks TLS: a client that begins with plain HTTP receives an answer that explains it,
 /// instead of the alert of a failed handshake.
 #[derive(Debug, Clone)]
-pub(crate) struct TlsOnly(pub(crate) Bounded);
+pub(crate) struct TlsOnly(pub(crate) ConnectionLimit);
 
 /// What a client that spoke plain HTTP is to know.
 const SPEAKS_TLS: &str =
@@ -222,7 +222,7 @@ mod tests {
     async fn a_place_is_given_back_at_the_end_of_its_connection() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let bounded = Bounded::with_places(1);
+        let bounded = ConnectionLimit::with_places(1);
         let connect = || async {
             let outside = TcpStream::connect(address).await.unwrap();
             let (inside, _) = listener.accept().await.unwrap();
@@ -244,7 +244,9 @@ mod tests {
         let (inside, _) = listener.accept().await.unwrap();
         outside.write_all(sent).await.unwrap();
         outside.shutdown().await.unwrap();
-        let accepted = TlsOnly(Bounded::with_places(1)).accept(inside, ()).await;
+        let accepted = TlsOnly(ConnectionLimit::with_places(1))
+            .accept(inside, ())
+            .await;
         let goes_on = accepted.is_ok();
         drop(accepted);
         let mut answer = Vec::new();

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, WorkspaceId};
 use det_lifecycle::allocation::AllocationState;
-use det_lifecycle::container::Desired;
+use det_lifecycle::container::DesiredState;
 use det_rm::Fit;
 use det_scheduler::{Job, PlaceSnapshot, WaitExplanation, Work};
 use det_store::allocations::{AllocationRow, ContainerRow};
@@ -522,7 +522,7 @@ impl LiveCache {
     }
 
     /// What the rows want of the containers of a place.
-    pub(crate) fn desired(&self, place_id: &PlaceId) -> BTreeMap<ContainerId, Desired> {
+    pub(crate) fn desired(&self, place_id: &PlaceId) -> BTreeMap<ContainerId, DesiredState> {
         self.on(place_id)
             .map(|(_, container)| (container.row.id.clone(), container.row.desired))
             .collect()
@@ -535,7 +535,7 @@ impl LiveCache {
         id: &ContainerId,
     ) -> Option<StartableContainer> {
         let (allocation, container) = self.on(place_id).find(|(_, c)| c.row.id == *id)?;
-        if container.row.desired != Desired::Run {
+        if container.row.desired != DesiredState::Run {
             return None;
         }
         let alive = allocation.containers.iter().map(|c| c.row.clone());

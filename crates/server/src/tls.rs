@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::StartError;
-use crate::connections::{Bounded, TlsOnly, bounded_http};
+use crate::connections::{ConnectionLimit, TlsOnly, bounded_http};
 
 /// Requests under way are given this long when the master stops; streams end at once.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ pub(crate) async fn serve(
     });
     // Logins are slowed down by the address they come from.
     let service = service.into_make_service_with_connect_info::<SocketAddr>();
-    let connections = Bounded::new();
+    let connections = ConnectionLimit::new();
     let outcome = match listener.into_std() {
         Ok(listener) => match tls {
             Some(tls) => match axum_server::from_tcp(listener) {

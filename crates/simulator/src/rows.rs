@@ -48,7 +48,7 @@ pub(crate) struct Allocation {
 
 /// A task of its own, with its job.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Launched {
+pub(crate) struct LaunchedTask {
     pub(crate) launch: Rc<Launch>,
     pub(crate) job_id: JobId,
     pub(crate) submitted_at: Time,
@@ -132,7 +132,7 @@ pub(crate) struct Rows {
     pub(crate) experiments: BTreeMap<ExperimentId, Experiment>,
     pub(crate) trials: BTreeMap<TrialId, Trial>,
     pub(crate) tasks: BTreeMap<TaskId, Task>,
-    pub(crate) launched: BTreeMap<TaskId, Launched>,
+    pub(crate) launched: BTreeMap<TaskId, LaunchedTask>,
     pub(crate) allocations: BTreeMap<AllocationId, Allocation>,
     pub(crate) containers: BTreeMap<ContainerId, Container>,
     pub(crate) agents: BTreeMap<PlaceId, Agent>,

@@ -9,7 +9,7 @@ use det_ids::{
     AllocationId, ContainerId, ExperimentId, JobId, PlaceId, SlotId, TaskId, TrialId, UserId,
 };
 use det_lifecycle::allocation::AllocationState;
-use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::task::{Demand, TaskState};
 use det_scheduler::WaitExplanation;
@@ -142,10 +142,10 @@ pub struct ContainerRow {
     pub slots: BTreeSet<SlotId>,
     /// The desired state.
     #[row(word)]
-    pub desired: Desired,
+    pub desired: DesiredState,
     /// What was last observed of it; `None` = nothing yet.
     #[row(json)]
-    pub observed: Option<Observed>,
+    pub observed: Option<ObservedState>,
     /// A helper that does not keep the allocation alive.
     pub daemon: bool,
     /// Whether it has called for the rendezvous.

@@ -93,7 +93,7 @@ impl Rows {
     /// Adds the rows; gives the numbers of `RETURNING id` in the order of the rows.
     async fn insert_returning<T>(mut self, conn: &mut Conn<'_>) -> Result<Vec<T>, StoreError>
     where
-        T: column::Stored + Ord + Send + Unpin,
+        T: column::ColumnValue + Ord + Send + Unpin,
     {
         self.query.push(") RETURNING id");
         let rows = self.query.fetch_all::<(T,)>(conn).await?;

@@ -18,7 +18,7 @@ use strum::VariantNames;
 use crate::query::Value;
 
 /// A type that a column is read as.
-pub(crate) trait Stored: Sized {
+pub(crate) trait ColumnValue: Sized {
     /// What the drivers read.
     type Plain: FromSql + for<'r> Decode<'r, Postgres> + Type<Postgres>;
 
@@ -27,7 +27,7 @@ pub(crate) trait Stored: Sized {
 }
 
 /// A type that is bound to a parameter of a statement.
-pub(crate) trait Bound {
+pub(crate) trait Parameter {
     /// What the drivers bind.
     type Plain;
 
@@ -36,23 +36,23 @@ pub(crate) trait Bound {
 }
 
 /// `value` as the drivers bind it.
-pub(crate) fn bound<T: Bound>(value: T) -> T::Plain {
+pub(crate) fn bound<T: Parameter>(value: T) -> T::Plain {
     value.into_plain()
 }
 
 /// Reads a column of a row of SQLite, by its place.
-pub(crate) fn lite<T: Stored>(row: &rusqlite::Row<'_>, place: usize) -> rusqlite::Result<T> {
+pub(crate) fn lite<T: ColumnValue>(row: &rusqlite::Row<'_>, place: usize) -> rusqlite::Result<T> {
     row.get(place).map(T::from_plain)
 }
 
 /// Reads a column of a row of PostgreSQL, by its place or name.
-pub(crate) fn pg<T: Stored>(row: &PgRow, column: impl ColumnIndex<PgRow>) -> sqlx::Result<T> {
+pub(crate) fn pg<T: ColumnValue>(row: &PgRow, column: impl ColumnIndex<PgRow>) -> sqlx::Result<T> {
     row.try_get(column).map(T::from_plain)
 }
 
 macro_rules! bound_as_itself {
     ($($t:ty),+) => {$(
-        impl Bound for $t {
+        impl Parameter for $t {
             type Plain = Self;
             fn into_plain(self) -> Self {
                 self
@@ -63,7 +63,7 @@ macro_rules! bound_as_itself {
 
 macro_rules! plain {
     ($($t:ty),+) => {$(
-        impl Stored for $t {
+        impl ColumnValue for $t {
             type Plain = Self;
             fn from_plain(plain: Self) -> Self {
                 plain
@@ -76,7 +76,7 @@ macro_rules! plain {
 plain!(bool, f64, i64, String, Vec<u8>);
 bound_as_itself!(i32, &str, &String, &[u8], &Vec<u8>);
 
-impl<T: Stored> Stored for Option<T>
+impl<T: ColumnValue> ColumnValue for Option<T>
 where
     Option<T::Plain>: FromSql + for<'r> Decode<'r, Postgres> + Type<Postgres>,
 {
@@ -86,7 +86,7 @@ where
     }
 }
 
-impl<T: Bound> Bound for Option<T> {
+impl<T: Parameter> Parameter for Option<T> {
     type Plain = Option<T::Plain>;
     fn into_plain(self) -> Self::Plain {
         self.map(T::into_plain)
@@ -95,13 +95,13 @@ impl<T: Bound> Bound for Option<T> {
 
 macro_rules! identifier {
     ($id:ident($plain:ty)) => {
-        impl Stored for $id {
+        impl ColumnValue for $id {
             type Plain = $plain;
             fn from_plain(plain: $plain) -> Self {
                 Self(plain)
             }
         }
-        impl Bound for $id {
+        impl Parameter for $id {
             type Plain = $plain;
             fn into_plain(self) -> $plain {
                 self.0
@@ -124,7 +124,7 @@ macro_rules! numbers {
 macro_rules! texts {
     ($($id:ident),+) => {$(
         identifier!($id(String));
-        impl<'a> Bound for &'a $id {
+        impl<'a> Parameter for &'a $id {
             type Plain = &'a str;
             fn into_plain(self) -> &'a str {
                 self.as_str()
@@ -164,7 +164,7 @@ pub(crate) trait FromRow: Sized {
 
 macro_rules! tuples {
     ($(($($t:ident $n:tt),+)),+ $(,)?) => {$(
-        impl<$($t: Stored),+> FromRow for ($($t,)+) {
+        impl<$($t: ColumnValue),+> FromRow for ($($t,)+) {
             const COLUMNS: &'static [&'static str] = &[];
 
             fn from_lite(row: &rusqlite::Row<'_>, _: &[usize]) -> rusqlite::Result<Self> {

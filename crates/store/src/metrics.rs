@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::db::Link;
-use crate::query::{Query, Value as Bound, pieces};
+use crate::query::{Query, Value as Parameter, pieces};
 use crate::{Conn, StoreError, chunk};
 
 pub(crate) use pages::{BETWEEN, GROUP_CHUNKS, MARKS, TRIAL_CHUNKS};
@@ -570,20 +570,20 @@ pub(crate) fn at_steps_query(group: &str, places: &[(TrialId, i64)]) -> Query {
             .push(if index == 0 { "(" } else { ", (" })
             .bind(*trial_id)
             .push(", ")
-            .bind(Bound::Integer(*step))
+            .bind(Parameter::Integer(*step))
             .push(")");
     }
     // A cross join makes SQLite begin with the places, however small it believes the table to be.
     query
         .push(") SELECT DISTINCT m.id FROM w CROSS JOIN metric_chunks m WHERE m.trial_id = w.trial_id AND m.group_name = ")
-        .bind(Bound::Text(group.to_owned()))
+        .bind(Parameter::Text(group.to_owned()))
         .push(" AND m.first_step <= w.step AND m.last_step >= w.step");
     query
 }
 
 pub(crate) fn rows_query(ids: &[i64]) -> Query {
     let mut query = Query::new("SELECT * FROM metric_chunks");
-    query.any_of("id", ids.iter().map(|id| Bound::Integer(*id)));
+    query.any_of("id", ids.iter().map(|id| Parameter::Integer(*id)));
     query
 }
 

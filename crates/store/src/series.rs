@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use det_ids::TrialId;
 
 use crate::metrics::{ChunkRow, number};
-use crate::query::{Query, Value as Bound};
+use crate::query::{Query, Value as Parameter};
 use crate::{Conn, StoreError, chunk};
 
 /// Most stretches of a run.
@@ -279,9 +279,9 @@ pub(crate) fn load_query(trial_id: TrialId, group: &str, names: Option<&[String]
     query.condition("trial_id = ").bind(trial_id);
     query
         .condition("group_name = ")
-        .bind(Bound::Text(group.to_owned()));
+        .bind(Parameter::Text(group.to_owned()));
     if let Some(names) = names {
-        query.any_of("name", names.iter().map(|n| Bound::Text(n.clone())));
+        query.any_of("name", names.iter().map(|n| Parameter::Text(n.clone())));
     }
     query
 }

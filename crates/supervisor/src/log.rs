@@ -24,10 +24,10 @@ const MAX_HELD: usize = MAX_BATCH_BYTES;
 
 /// The log of the task. Clones are the same log.
 #[derive(Debug, Clone)]
-pub(crate) struct Log(Arc<Shared>);
+pub(crate) struct Log(Arc<SharedLog>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedLog {
     dir: PathBuf,
     state: Mutex<State>,
     changed: Condvar,
@@ -66,7 +66,7 @@ impl Log {
     ) -> Result<Self, SpoolError> {
         let writer = Writer::open(dir, capacity_bytes)?;
         let flushed = writer.last();
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(SharedLog {
             dir: dir.to_owned(),
             state: Mutex::new(State {
                 writer,

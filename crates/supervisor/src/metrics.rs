@@ -46,14 +46,14 @@ const LAST_WAIT: Duration = Duration::from_secs(2);
 
 /// The subject of a measurement, for which reports are made.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Measured {
+pub(crate) enum MetricSubject {
     /// A run of a trial.
     Trial(SystemMetrics),
     /// A task of another kind.
     Task(Sampling),
 }
 
-impl Measured {
+impl MetricSubject {
     /// What a script asks for; `None` = nothing.
     pub(crate) fn of(script: &Script) -> Option<Self> {
         let trial = script.system_metrics.map(Self::Trial);
@@ -95,7 +95,7 @@ pub(crate) struct MetricsCollection {
 
 impl MetricsCollection {
     /// Starts to measure and to report.
-    pub(crate) fn start(measured: Measured, setup: &Setup) -> io::Result<Self> {
+    pub(crate) fn start(measured: MetricSubject, setup: &Setup) -> io::Result<Self> {
         let settings = measured.sampling();
         let gpus = Arc::new(Mutex::new(Averages::default()));
         if let Some(visible) = accelerators::visible_gpus(&setup.env) {

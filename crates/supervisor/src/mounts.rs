@@ -28,7 +28,7 @@ use crate::rootfs::unescape;
 type FileId = (u64, u64);
 
 /// A mount of this process.
-struct Mounted {
+struct MountEntry {
     id: u64,
     /// The mount on which it is.
     parent: u64,
@@ -77,11 +77,12 @@ fn id_of(mount: &CheckedMount) -> FileId {
 }
 
 /// The first that takes none of the mounts.
-fn missing<'m>(expected: &'m [CheckedMount], mounted: &[Mounted]) -> Option<&'m CheckedMount> {
-    let is_expected = |one: &Mounted| expected.iter().any(|mount| one.root == Some(id_of(mount)));
+fn missing<'m>(expected: &'m [CheckedMount], mounted: &[MountEntry]) -> Option<&'m CheckedMount> {
+    let is_expected =
+        |one: &MountEntry| expected.iter().any(|mount| one.root == Some(id_of(mount)));
     // Mounting a directory shows what is mounted below it on the host as well: such a copy could take the place of what is
     // missing elsewhere. It counts at exactly the expected path only, which it would have covered.
-    let is_copy = |one: &Mounted| {
+    let is_copy = |one: &MountEntry| {
         let mut above = one.parent;
         for _ in mounted {
             match mounted.iter().find(|other| other.id == above) {
@@ -93,7 +94,7 @@ fn missing<'m>(expected: &'m [CheckedMount], mounted: &[Mounted]) -> Option<&'m 
         false
     };
     let mut taken = BTreeSet::new();
-    let mut take = |mount: &CheckedMount, counts: &dyn Fn(&Mounted) -> bool| {
+    let mut take = |mount: &CheckedMount, counts: &dyn Fn(&MountEntry) -> bool| {
         let found = mounted
             .iter()
             .find(|one| one.root == Some(id_of(mount)) && !taken.contains(&one.id) && counts(one));
@@ -111,19 +112,19 @@ fn missing<'m>(expected: &'m [CheckedMount], mounted: &[Mounted]) -> Option<&'m 
 }
 
 /// The mounts of this process (proc(5), `mountinfo`).
-fn mounted() -> io::Result<Vec<Mounted>> {
+fn mounted() -> io::Result<Vec<MountEntry>> {
     let table = read_proc(Path::new("/proc/self/mountinfo"))?;
     let lines = table.split(|byte| *byte == b'\n');
     Ok(lines.filter_map(parse).collect())
 }
 
-fn parse(line: &[u8]) -> Option<Mounted> {
+fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
     let (id, parent) = (number()?, number()?);
     let point = unescape(fields.nth(2)?);
     let root = root_of(id, &point);
-    Some(Mounted {
+    Some(MountEntry {
         id,
         parent,
         point,
@@ -172,8 +173,8 @@ mod tests {
     }
 
     /// A mount with this id, which is on the one with the second id, and shows the file with this number.
-    fn at(id: u64, parent: u64, point: &str, inode: u64) -> Mounted {
-        Mounted {
+    fn at(id: u64, parent: u64, point: &str, inode: u64) -> MountEntry {
+        MountEntry {
             id,
             parent,
             point: point.into(),
@@ -181,7 +182,7 @@ mod tests {
         }
     }
 
-    fn first_missing(expected: &[CheckedMount], mounted: &[Mounted]) -> Option<String> {
+    fn first_missing(expected: &[CheckedMount], mounted: &[MountEntry]) -> Option<String> {
         missing(expected, mounted).map(|mount| mount.path.clone())
     }
 

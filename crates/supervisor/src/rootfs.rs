@@ -16,7 +16,7 @@ use std::os::unix::fs::{
 };
 use std::path::{Component, Path, PathBuf};
 
-use det_host_paths::{Found, Trust};
+use det_host_paths::{FoundPath, Trust};
 use det_taskspec::sandbox::{RUN_SUBDIR, SandboxSpec};
 use det_taskspec::{Mount, RUN_DIR, TaskFile};
 use nix::errno::Errno;
@@ -184,7 +184,7 @@ impl RootFs<'_> {
         &self,
         wanted: &Mount,
         refusal: &dyn Fn(&Path, &[PathBuf]) -> Option<String>,
-    ) -> Result<Found, SetupError> {
+    ) -> Result<FoundPath, SetupError> {
         let trust = Trust {
             // In a user namespace root of the host has the id of all who are not in it.
             root: self.owner.map_or_else(overflow_id, |_| 0),

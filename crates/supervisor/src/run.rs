@@ -37,7 +37,7 @@ use crate::info::{self, Rendezvous};
 use crate::launch::{GateKey, Launch};
 use crate::log::Log;
 use crate::master::{Address, Master};
-use crate::metrics::{Measured, MetricsCollection};
+use crate::metrics::{MetricSubject, MetricsCollection};
 use crate::mounts;
 use crate::preempt;
 use crate::processes::{Begins, Processes};
@@ -675,7 +675,7 @@ impl Task {
 
     /// Starts to measure the running code, if that is wanted.
     fn measure(&mut self) {
-        let Some(measured) = Measured::of(&self.setup.script) else {
+        let Some(measured) = MetricSubject::of(&self.setup.script) else {
             return;
         };
         match MetricsCollection::start(measured, &self.setup) {

@@ -7,7 +7,7 @@ use det_ids::{AllocationId, CheckpointId, ContainerId, ExperimentId, TaskId, Tri
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    DeviceKind, DeviceMapping, Entrypoint, Granted, Mount, RegistryAuth, SshKeyPair, TaskDetails,
+    DeviceKind, DeviceMapping, Entrypoint, Mount, RegistryAuth, SlotGrant, SshKeyPair, TaskDetails,
     TaskKind, TaskUser,
 };
 
@@ -197,7 +197,7 @@ pub struct PlaceFacts {
     /// The container; on the wire, the resource.
     pub container_id: ContainerId,
     /// What the container is granted of the place's slots.
-    pub slots: Granted,
+    pub slots: SlotGrant,
     /// Kind of these slots; [`DeviceKind::Cpu`] without slots.
     pub device_kind: DeviceKind,
     /// Number of containers in the allocation, at least 1.

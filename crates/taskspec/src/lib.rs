@@ -52,7 +52,7 @@ pub use shell::{
 };
 pub use spec::{
     CheckedMount, ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint,
-    ExitCause, FIRST_UNPRIVILEGED_ID, Granted, Mount, Sampling, Script, SystemMetrics, TaskFile,
+    ExitCause, FIRST_UNPRIVILEGED_ID, Mount, Sampling, Script, SlotGrant, SystemMetrics, TaskFile,
     TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 pub use tensorboard::{TENSORBOARD_PORTS, TensorBoardDetails, TensorBoardSource};

@@ -34,7 +34,7 @@ pub struct ContainerSpec {
     #[serde(default)]
     pub owner_id: UserId,
     /// What this container is granted of its place's slots.
-    pub slots: Granted,
+    pub slots: SlotGrant,
     /// Host directories to mount, in order.
     pub mounts: Vec<Mount>,
     /// Size of `/dev/shm` in bytes.
@@ -59,14 +59,14 @@ pub struct ContainerSpec {
 /// What a container is granted of its place's slots. Written as a list of numbers, or as one number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Granted {
+pub enum SlotGrant {
     /// The devices with these numbers; empty for a zero-slot task.
     Devices(Vec<SlotId>),
     /// So many slots of a place that does not name them: what runs the container there chooses the devices.
     Count(u32),
 }
 
-impl Granted {
+impl SlotGrant {
     /// What `slots`, the numbers that the planner gave out, grant at a place whose slots are devices with names
     /// (`named`) or are only counted.
     pub fn new(slots: Vec<SlotId>, named: bool) -> Self {

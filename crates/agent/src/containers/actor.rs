@@ -28,7 +28,7 @@ use super::container::{Container, ENGINE_RETRY, ERROR, INFO, LOG_GRACE, LaunchEr
 use super::exit::{self, RuntimeEnd};
 use super::handover;
 use super::store::{ContainerDir, KillOrder, Phase, Record, RuntimeKind, StartedContainer};
-use super::{Command, Session, Shared};
+use super::{Command, Session, SharedState};
 
 /// The task that manages one container; see the module.
 pub(super) struct Actor {
@@ -44,7 +44,11 @@ type Commands = mpsc::UnboundedReceiver<Command>;
 
 impl Actor {
     /// A container that the master has just asked for.
-    pub(super) fn accepted(shared: Arc<Shared>, dir: ContainerDir, spec: ContainerSpec) -> Self {
+    pub(super) fn accepted(
+        shared: Arc<SharedState>,
+        dir: ContainerDir,
+        spec: ContainerSpec,
+    ) -> Self {
         let record = Record {
             runtime: shared.runtimes.kind,
             phase: Phase::Assigned,
@@ -58,7 +62,7 @@ impl Actor {
 
     /// A container that an earlier agent left behind.
     pub(super) fn recovered(
-        shared: Arc<Shared>,
+        shared: Arc<SharedState>,
         dir: ContainerDir,
         spec: ContainerSpec,
         record: Record,

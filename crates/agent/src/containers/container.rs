@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep};
 
 use super::exit::RuntimeEnd;
 use super::grants;
-use super::prepare::{self, ContainerInputs, PrepareError, Prepared};
+use super::prepare::{self, ContainerInputs, PrepareError, PreparedContainer};
 use super::store::{ContainerDir, Identity, KillOrder, RuntimeKind, StartedContainer, StoreError};
 use super::user_directory::UserDirectories;
-use super::{Session, Shared};
+use super::{Session, SharedState};
 use crate::options::{EndedContainers, TaskLimits};
 use crate::runtime::container_body::HOST;
 use crate::runtime::engine::{ContainerContext, Engine, EngineError, EngineState};
@@ -33,7 +33,7 @@ pub(super) const ERROR: &str = "LOG_LEVEL_ERROR";
 
 /// A container, its directory and its runtime. It knows nothing of the phases, which are the actor's.
 pub(super) struct Container {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedState>,
     pub(super) dir: ContainerDir,
     pub(super) spec: ContainerSpec,
     pub(super) runtime: RuntimeKind,
@@ -138,7 +138,10 @@ impl Container {
     }
 
     /// Writes the files of the directory.
-    async fn prepare(self: &Arc<Self>, session: &Session) -> Result<Prepared, LaunchError> {
+    async fn prepare(
+        self: &Arc<Self>,
+        session: &Session,
+    ) -> Result<PreparedContainer, LaunchError> {
         let python = match self.runtime {
             RuntimeKind::Process => self.shared.task_python().await.clone(),
             RuntimeKind::Docker | RuntimeKind::Podman => crate::python::TaskPython::default(),
@@ -228,7 +231,7 @@ impl Container {
     async fn start_container(
         &self,
         session: &Session,
-        prepared: Prepared,
+        prepared: PreparedContainer,
     ) -> Result<StartedContainer, LaunchError> {
         // Only what the engine's own hooks read: the rest contains secrets, and the engine shows it to all its users.
         let env: Vec<(String, String)> = prepared

@@ -39,7 +39,7 @@ use store::{ContainerDir, Identity, KillOrder, Phase, StoredContainer};
 
 /// State that all actors share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     pub(crate) options: AgentOptions,
     /// The master as the agent reaches it.
     pub(crate) master: MasterAddress,
@@ -68,7 +68,7 @@ pub(crate) struct Session {
     pub(crate) host_address: String,
 }
 
-impl Shared {
+impl SharedState {
     /// The devices as the master knows them.
     pub(crate) fn wire_devices(&self) -> Vec<Device> {
         self.devices
@@ -137,7 +137,7 @@ enum Command {
 /// Owns the actors. Dropping it stops them and leaves the containers as they are.
 #[derive(Debug)]
 pub(crate) struct Manager {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     inner: Mutex<Inner>,
 }
 
@@ -152,7 +152,7 @@ struct Inner {
 }
 
 impl Manager {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<SharedState>) -> Self {
         Self {
             shared,
             inner: Mutex::default(),
@@ -323,7 +323,7 @@ impl Manager {
 
 /// Sends the supervisor of a container the signal that asks what its processes do. What runs is read from its record, which
 /// no other container of the same number can be mistaken for.
-async fn ask_for_diagnosis(shared: &Arc<Shared>, id: &ContainerId) -> Result<(), String> {
+async fn ask_for_diagnosis(shared: &Arc<SharedState>, id: &ContainerId) -> Result<(), String> {
     let dir = ContainerDir::new(&shared.data_dir.containers(), id).map_err(|e| e.to_string())?;
     let kind = shared.runtimes.kind;
     let loaded = tokio::task::spawn_blocking(move || dir.load(kind)).await;

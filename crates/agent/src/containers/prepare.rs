@@ -11,8 +11,8 @@ use det_taskspec::accounts::{Account, of_container};
 use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::SandboxSpec;
 use det_taskspec::{
-    CheckedMount, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Granted, Mount,
-    RUN_DIR, SCRIPT_FILE, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
+    CheckedMount, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Mount, RUN_DIR,
+    SCRIPT_FILE, SlotGrant, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 use thiserror::Error;
 
@@ -92,7 +92,7 @@ pub(crate) enum PrepareError {
 
 /// A container whose directory is complete.
 #[derive(Debug, Default)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedContainer {
     /// The task's environment.
     pub(crate) env: Vec<(String, String)>,
     /// Its mounts, for an engine: with the paths that were checked.
@@ -114,8 +114,8 @@ pub(crate) fn prepare(
     dir: &ContainerDir,
     spec: &ContainerSpec,
     inputs: &ContainerInputs<'_>,
-) -> Result<Prepared, PrepareError> {
-    if let Granted::Count(slots @ 1..) = spec.slots {
+) -> Result<PreparedContainer, PrepareError> {
+    if let SlotGrant::Count(slots @ 1..) = spec.slots {
         return Err(PrepareError::UnnamedSlots(slots));
     }
     let user = &identity(&spec.user, spec.owner_id, inputs);
@@ -182,7 +182,7 @@ pub(crate) fn prepare(
         write_json(&dir.sandbox(), &sandbox)?;
     }
     let mounts = sources.iter().map(|(mount, source)| source.resolved(mount));
-    Ok(Prepared {
+    Ok(PreparedContainer {
         env,
         mounts: mounts.collect(),
         devices,

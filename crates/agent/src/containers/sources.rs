@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use det_host_paths::{Found, OpenError, Trust};
+use det_host_paths::{FoundPath, OpenError, Trust};
 use det_taskspec::guard::HostGuard;
 use det_taskspec::{CheckedMount, Mount, TaskUser};
 use nix::errno::Errno;
@@ -139,7 +139,7 @@ fn identify(descriptor: impl AsFd, path: PathBuf) -> io::Result<Source> {
 
 /// Lets tasks of all users create files in a shared directory, like `/tmp`: each may remove only its own. An agent that
 /// is not root has one user only.
-fn open_to_all_tasks(found: &Found) -> io::Result<()> {
+fn open_to_all_tasks(found: &FoundPath) -> io::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }

@@ -24,7 +24,7 @@ use tokio::process::Command;
 use tokio::time::{sleep, timeout};
 
 use super::LocalDevice;
-use crate::containers::Shared;
+use crate::containers::SharedState;
 use amd::Amd;
 use host::HostUse;
 use mig::InstanceRow;
@@ -65,7 +65,7 @@ const FATAL_XIDS: [(u32, &str); 9] = [
 ];
 
 /// Looks at the devices again and again, and reports what has changed. Never ends.
-pub(crate) async fn watch(shared: &Shared) -> Infallible {
+pub(crate) async fn watch(shared: &SharedState) -> Infallible {
     let options = &shared.options;
     let mut watch = Watch::default();
     let mut amd = Amd::default();

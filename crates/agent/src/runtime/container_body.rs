@@ -293,7 +293,7 @@ mod tests {
     use det_taskspec::Device;
 
     use super::*;
-    use crate::containers::prepare::Prepared;
+    use crate::containers::prepare::PreparedContainer;
     use crate::containers::store::ContainerDir;
     use crate::devices::LocalDevice;
     use crate::options::Limits;
@@ -330,7 +330,7 @@ mod tests {
                 cluster_id: "c",
                 network_mode,
                 env: &[("NVIDIA_VISIBLE_DEVICES".into(), "void".into())],
-                prepared: &Prepared {
+                prepared: &PreparedContainer {
                     mounts: spec.mounts.clone(),
                     devices: spec.devices.clone(),
                     dropped_capabilities: vec!["NET_RAW".into()],
@@ -340,7 +340,7 @@ mod tests {
                         inode: 8,
                     }],
                     supervisor: "/det-supervisor-x".into(),
-                    ..Prepared::default()
+                    ..PreparedContainer::default()
                 },
                 limits: &Limits {
                     memory_bytes: Some(2 << 30),

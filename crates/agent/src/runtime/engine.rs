@@ -25,7 +25,7 @@ use thiserror::Error;
 
 use super::pull::{self, PullProgress};
 use super::{container_body, inspect, logins};
-use crate::containers::prepare::Prepared;
+use crate::containers::prepare::PreparedContainer;
 use crate::containers::store::{ContainerDir, RuntimeKind};
 use crate::devices::LocalDevice;
 use crate::options::{EndedContainers, Limits, Ulimit};
@@ -54,18 +54,18 @@ pub(crate) struct Engine {
     /// The engine's version; empty if it did not report one.
     version: String,
     /// What its host cannot limit for containers.
-    unlimited: Unlimited,
+    unlimited: MissingLimits,
 }
 
 /// What the host of an engine cannot limit for containers, as the engine reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Unlimited {
+struct MissingLimits {
     memory: bool,
     processor_time: bool,
     processes: bool,
 }
 
-impl Unlimited {
+impl MissingLimits {
     fn of(info: &SystemInfo) -> Self {
         Self {
             memory: info.memory_limit == Some(false),
@@ -181,7 +181,7 @@ pub(crate) struct ContainerContext<'a> {
     /// Variables that the engine's own hooks read; the task's are in its script.
     pub(crate) env: &'a [(String, String)],
     /// What of the task's configuration has been checked, and is given to the container.
-    pub(crate) prepared: &'a Prepared,
+    pub(crate) prepared: &'a PreparedContainer,
     /// What the container may take of the host.
     pub(crate) limits: &'a Limits,
     /// Limits of each of its processes, in place of the engine's own.
@@ -226,7 +226,7 @@ impl Engine {
             docker,
             kind: if is_podman { RuntimeKind::Podman } else { kind },
             version: version.version.unwrap_or_default(),
-            unlimited: Unlimited::of(&info),
+            unlimited: MissingLimits::of(&info),
         })
     }
 

@@ -30,7 +30,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Everything that the master has received.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedMessages {
     pub(crate) hellos: Vec<Hello>,
     /// All states of each container in the order they came, those in greetings included.
     pub(crate) states: BTreeMap<ContainerId, Vec<ContainerState>>,
@@ -47,7 +47,7 @@ pub(crate) struct Received {
     pub(crate) join_token: Option<String>,
 }
 
-impl Received {
+impl ReceivedMessages {
     pub(crate) fn state(&self, id: &str) -> Option<&ContainerState> {
         self.states.get(&ContainerId::from(id))?.last()
     }
@@ -68,8 +68,8 @@ impl Received {
 }
 
 #[derive(Clone)]
-struct Shared {
-    received: watch::Sender<Received>,
+struct SharedState {
+    received: watch::Sender<ReceivedMessages>,
     /// Sends messages to the connected agent.
     agent: Arc<Mutex<Option<mpsc::UnboundedSender<ToAgent>>>>,
     /// The answer to a greeting.
@@ -80,7 +80,7 @@ struct Shared {
 pub(crate) struct FakeMaster {
     pub(crate) url: String,
     address: std::net::SocketAddr,
-    shared: Shared,
+    shared: SharedState,
     server: JoinHandle<()>,
 }
 
@@ -99,7 +99,7 @@ impl FakeMaster {
     }
 
     pub(crate) async fn start_with(answer: ToAgent) -> Self {
-        let shared = Shared {
+        let shared = SharedState {
             received: watch::Sender::default(),
             agent: Arc::default(),
             answer: Arc::new(Mutex::new(answer)),
@@ -115,7 +115,7 @@ impl FakeMaster {
         }
     }
 
-    fn serve(listener: tokio::net::TcpListener, shared: Shared) -> JoinHandle<()> {
+    fn serve(listener: tokio::net::TcpListener, shared: SharedState) -> JoinHandle<()> {
         let app = Router::new()
             .route(det_agent_proto::PATH, any(agents))
             .route(det_spool::LOGS_PATH, post(logs))
@@ -179,7 +179,7 @@ impl FakeMaster {
         });
     }
 
-    pub(crate) fn received(&self) -> Received {
+    pub(crate) fn received(&self) -> ReceivedMessages {
         self.shared.received.borrow().clone()
     }
 
@@ -187,7 +187,7 @@ impl FakeMaster {
     pub(crate) async fn wait<T>(
         &self,
         what: &str,
-        mut test: impl FnMut(&Received) -> Option<T>,
+        mut test: impl FnMut(&ReceivedMessages) -> Option<T>,
     ) -> T {
         let mut received = self.shared.received.subscribe();
         let mut found = None;
@@ -234,7 +234,7 @@ impl FakeMaster {
 }
 
 async fn agents(
-    State(shared): State<Shared>,
+    State(shared): State<SharedState>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Response {
@@ -252,7 +252,7 @@ async fn agents(
     })
 }
 
-async fn serve_agent(shared: Shared, mut socket: WebSocket) {
+async fn serve_agent(shared: SharedState, mut socket: WebSocket) {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     *shared.agent.lock().unwrap() = Some(sender);
     loop {
@@ -288,7 +288,7 @@ async fn serve_agent(shared: Shared, mut socket: WebSocket) {
         .send_modify(|received| received.connected = false);
 }
 
-fn note(received: &mut Received, message: ToMaster) {
+fn note(received: &mut ReceivedMessages, message: ToMaster) {
     let mut reports = Vec::new();
     match message {
         ToMaster::Hello(hello) => {
@@ -310,7 +310,7 @@ fn note(received: &mut Received, message: ToMaster) {
 }
 
 async fn logs(
-    State(shared): State<Shared>,
+    State(shared): State<SharedState>,
     headers: HeaderMap,
     Json(mut body): Json<serde_json::Value>,
 ) -> Response {

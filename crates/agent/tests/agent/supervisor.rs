@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use det_taskspec::ContainerExit;
 
-use crate::common::{Agent, FakeMaster, Received, options, processes_of, spec, start, until};
+use crate::common::{
+    Agent, FakeMaster, ReceivedMessages, options, processes_of, spec, start, until,
+};
 
 fn supervisor() -> Option<PathBuf> {
     let path = std::env::var_os("DET_SUPERVISOR").map(PathBuf::from);
@@ -19,7 +21,7 @@ fn fresh() -> String {
 }
 
 /// The lines that reached the master, each once.
-fn lines(received: &Received) -> Vec<String> {
+fn lines(received: &ReceivedMessages) -> Vec<String> {
     let mut numbered: Vec<(u64, String)> = received
         .posts
         .iter()

@@ -163,13 +163,13 @@ mod tests {
 
     use super::super::TaskLog;
     use super::*;
-    use crate::wire::Salvaged;
+    use crate::wire::SalvagedElement;
 
     /// The plain form as the general way would have read it.
     fn as_request(plain: PlainLogs<'_>) -> PostTaskLogsRequest {
         let text = |id: Id<'_>| id.0.into_owned();
         let logs = plain.logs.into_iter().map(|record| {
-            Salvaged::Read(TaskLog {
+            SalvagedElement::Read(TaskLog {
                 id: None,
                 task_id: text(record.task_id),
                 allocation_id: record.allocation_id.map(text),

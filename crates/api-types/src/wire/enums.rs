@@ -83,8 +83,8 @@ macro_rules! wire_enum {
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct Named;
-                impl<'de> serde::de::Visitor<'de> for Named {
+                struct NameVisitor;
+                impl<'de> serde::de::Visitor<'de> for NameVisitor {
                     type Value = $name;
                     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                         f.write_str("the name or number of an enumeration's value")
@@ -104,7 +104,7 @@ macro_rules! wire_enum {
                         })
                     }
                 }
-                deserializer.deserialize_newtype_struct("enum", Named)
+                deserializer.deserialize_newtype_struct("enum", NameVisitor)
             }
         }
 

@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use query::decode_query;
-pub use salvaged::Salvaged;
+pub use salvaged::SalvagedElement;
 pub use scalar::{Bytes, Float, Int64, Object, RawList, RawObject, Secret};
 pub use time::Timestamp;
 

@@ -14,14 +14,14 @@ use super::{WireError, decode_value};
 /// rest kept.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
-pub enum Salvaged<T> {
+pub enum SalvagedElement<T> {
     /// The element.
     Read(T),
     /// It could not be read; the error's path is relative to the element.
     Unreadable(#[serde(serialize_with = "as_null")] WireError),
 }
 
-impl<T> Salvaged<T> {
+impl<T> SalvagedElement<T> {
     /// The element, or `None` when it could not be read.
     pub fn read(self) -> Option<T> {
         match self {
@@ -31,7 +31,7 @@ impl<T> Salvaged<T> {
     }
 }
 
-impl<T> From<T> for Salvaged<T> {
+impl<T> From<T> for SalvagedElement<T> {
     fn from(element: T) -> Self {
         Self::Read(element)
     }
@@ -41,11 +41,11 @@ fn as_null<S: serde::Serializer>(_: &WireError, serializer: S) -> Result<S::Ok, 
     serializer.serialize_unit()
 }
 
-impl<'de, T: serde::de::DeserializeOwned + Default> Deserialize<'de> for Salvaged<T> {
+impl<'de, T: serde::de::DeserializeOwned + Default> Deserialize<'de> for SalvagedElement<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Element<T>(PhantomData<T>);
         impl<'de, T: serde::de::DeserializeOwned + Default> Visitor<'de> for Element<T> {
-            type Value = Salvaged<T>;
+            type Value = SalvagedElement<T>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an element")
             }
@@ -54,8 +54,8 @@ impl<'de, T: serde::de::DeserializeOwned + Default> Deserialize<'de> for Salvage
                 deserializer: D,
             ) -> Result<Self::Value, D::Error> {
                 Ok(match decode_value(Value::deserialize(deserializer)?) {
-                    Ok(element) => Salvaged::Read(element),
-                    Err(error) => Salvaged::Unreadable(error),
+                    Ok(element) => SalvagedElement::Read(element),
+                    Err(error) => SalvagedElement::Unreadable(error),
                 })
             }
         }
@@ -63,13 +63,13 @@ impl<'de, T: serde::de::DeserializeOwned + Default> Deserialize<'de> for Salvage
     }
 }
 
-impl<T: utoipa::PartialSchema> utoipa::PartialSchema for Salvaged<T> {
+impl<T: utoipa::PartialSchema> utoipa::PartialSchema for SalvagedElement<T> {
     fn schema() -> RefOr<Schema> {
         T::schema()
     }
 }
 
-impl<T: utoipa::ToSchema> utoipa::ToSchema for Salvaged<T> {
+impl<T: utoipa::ToSchema> utoipa::ToSchema for SalvagedElement<T> {
     fn name() -> std::borrow::Cow<'static, str> {
         T::name()
     }

@@ -221,8 +221,8 @@ macro_rules! named_scalar {
     ($type:ident, $expecting:literal, $read:expr) => {
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct Named;
-                impl<'de> Visitor<'de> for Named {
+                struct NameVisitor;
+                impl<'de> Visitor<'de> for NameVisitor {
                     type Value = $type;
                     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                         f.write_str($expecting)
@@ -236,7 +236,7 @@ macro_rules! named_scalar {
                         read(value).map_err(|error| D::Error::custom(error.message))
                     }
                 }
-                deserializer.deserialize_newtype_struct(stringify!($type), Named)
+                deserializer.deserialize_newtype_struct(stringify!($type), NameVisitor)
             }
         }
     };

@@ -322,7 +322,7 @@ fn a_broken_element_does_not_cost_the_others() {
         null,
     ]});
     let request: PostTaskLogsRequest = decode(body.to_string().as_bytes()).unwrap();
-    let Salvaged::Unreadable(error) = &request.logs[1] else {
+    let SalvagedElement::Unreadable(error) = &request.logs[1] else {
         panic!("{:?}", request.logs[1]);
     };
     assert_eq!(
@@ -332,7 +332,7 @@ fn a_broken_element_does_not_cost_the_others() {
     let read: Vec<_> = request
         .logs
         .into_iter()
-        .filter_map(Salvaged::read)
+        .filter_map(SalvagedElement::read)
         .collect();
     assert_eq!(read.len(), 3);
     assert_eq!(
@@ -567,7 +567,7 @@ proptest! {
     #[test]
     fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = decode::<Sample>(&body);
-        let _ = decode::<Vec<Salvaged<Sample>>>(&body);
+        let _ = decode::<Vec<SalvagedElement<Sample>>>(&body);
         let _ = decode_query::<Sample>(&String::from_utf8_lossy(&body));
     }
 

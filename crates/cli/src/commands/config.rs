@@ -14,7 +14,7 @@ use det_config::explain::ExplainedKey;
 use det_config::master::Underlay;
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
-use det_config::submitted::{CompletionDefaults, Experiment, Submitted, TaskDefaults};
+use det_config::submitted::{CompletionDefaults, Experiment, SubmittedDocument, TaskDefaults};
 use det_config::task::LaunchKind;
 use det_config::{LoadedAgent, LoadedMaster, Sources, Status};
 use serde_json::{Value, json};
@@ -480,7 +480,7 @@ async fn explain_experiment(
     text: &str,
 ) -> Result<Vec<ExplainedKey>, CliError> {
     let templates = read_templates(&args.templates)?;
-    let submitted = Submitted::read_file(Experiment, file, text, &args.overrides)?
+    let submitted = SubmittedDocument::read_file(Experiment, file, text, &args.overrides)?
         .over_templates(&templates)?;
     let master = master(args)?;
     let placement = submitted.under(&[]).placement();
@@ -523,8 +523,8 @@ async fn explain_task(
     text: &str,
 ) -> Result<Vec<ExplainedKey>, CliError> {
     let templates = read_templates(&args.templates)?;
-    let submitted =
-        Submitted::read_file(kind, file, text, &args.overrides)?.over_templates(&templates)?;
+    let submitted = SubmittedDocument::read_file(kind, file, text, &args.overrides)?
+        .over_templates(&templates)?;
     let master = master(args)?;
     let home = ask_home(args, context, (None, None), Workload::Tasks).await?;
     let policies = policies(args, home.as_ref(), Workload::Tasks)?;

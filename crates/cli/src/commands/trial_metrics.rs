@@ -108,7 +108,7 @@ pub(crate) async fn print(client: &Client, args: &MetricsArgs) -> Result<(), Cli
             &Query::new(),
         )
         .await?;
-    let about = Measured {
+    let about = MetricSubject {
         what: format!("trial {}", args.trial_id),
         has_ended: trial["endTime"].is_string(),
         profiled: experiment["experiment"]["config"]["profiling"]["enabled"] == true,
@@ -161,7 +161,7 @@ pub(crate) async fn print_of_task(
         ))
         .with_hint("det trial metrics TRIAL_ID prints them"));
     }
-    let about = Measured {
+    let about = MetricSubject {
         what: format!("task {task_id}"),
         has_ended: task["endTime"].is_string(),
         profiled: profiled(client, task_id, &kind).await?,
@@ -196,7 +196,7 @@ async fn profiled(client: &Client, task_id: &str, kind: &str) -> Result<bool, Cl
 }
 
 /// What is known of something of which no metrics were found.
-struct Measured {
+struct MetricSubject {
     /// What it is, such as `trial 7`.
     what: String,
     has_ended: bool,
@@ -209,7 +209,7 @@ struct Measured {
 /// Groups in which the platform measures.
 const SYSTEM_GROUPS: [&str; 5] = ["cpu", "disk", "gpu", "memory", "network"];
 
-impl Measured {
+impl MetricSubject {
     /// Why nothing was found. `names` are those of the metrics that were looked at.
     fn nothing(&self, group: Option<&str>, names: &BTreeSet<String>) -> CliError {
         let what = &self.what;
@@ -441,7 +441,7 @@ mod tests {
     #[test]
     fn where_nothing_is_found_the_reason_is_true() {
         let nothing = |has_ended, profiled, is_trial, group, names: &[&str]| {
-            let about = Measured {
+            let about = MetricSubject {
                 what: "trial 7".to_owned(),
                 has_ended,
                 profiled,

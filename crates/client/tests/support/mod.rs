@@ -64,7 +64,7 @@ pub fn stream(messages: &[Value]) -> Answer {
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedState {
     /// Keyed by `METHOD /path` without the query.
     answers: HashMap<String, Answer>,
     asked: Vec<ReceivedRequest>,
@@ -74,7 +74,7 @@ struct Shared {
 #[derive(Clone)]
 pub struct StubMaster {
     address: String,
-    shared: Arc<(Mutex<Shared>, Condvar)>,
+    shared: Arc<(Mutex<SharedState>, Condvar)>,
 }
 
 impl StubMaster {
@@ -99,7 +99,7 @@ impl StubMaster {
     pub fn bare() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free loopback port");
         let address = listener.local_addr().expect("a bound socket").to_string();
-        let shared = Arc::new((Mutex::new(Shared::default()), Condvar::new()));
+        let shared = Arc::new((Mutex::new(SharedState::default()), Condvar::new()));
         let for_thread = Arc::clone(&shared);
         thread::spawn(move || {
             for connection in listener.incoming().flatten() {
@@ -147,7 +147,7 @@ impl StubMaster {
     pub fn wait_for(&self, count: usize, start: &str) {
         let end = Instant::now() + Duration::from_mins(1);
         let mut shared = self.lock();
-        let enough = |shared: &Shared| {
+        let enough = |shared: &SharedState| {
             let fitting = shared
                 .asked
                 .iter()
@@ -166,12 +166,12 @@ impl StubMaster {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, SharedState> {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn serve(connection: TcpStream, shared: &(Mutex<Shared>, Condvar)) {
+fn serve(connection: TcpStream, shared: &(Mutex<SharedState>, Condvar)) {
     let Ok(reading) = connection.try_clone() else {
         return;
     };

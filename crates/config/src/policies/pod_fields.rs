@@ -24,7 +24,7 @@ pub(super) struct PodFields {
 }
 
 /// A field that is not to be set.
-pub(super) struct Refused<'n> {
+pub(super) struct RefusedField<'n> {
     /// Its path in the pod, as a policy would name it.
     pub(super) path: String,
     /// Where it is written.
@@ -174,7 +174,7 @@ impl PodFields {
         &self,
         asked: Option<&'n Node>,
         given: Option<&'n Node>,
-    ) -> Vec<Refused<'n>> {
+    ) -> Vec<RefusedField<'n>> {
         let mut changes = Changes::default();
         changes.compare(asked, given, Of::Type(pod()));
         let mut reported = BTreeSet::new();
@@ -185,7 +185,7 @@ impl PodFields {
             };
             let path = shown(&steps[..depth]);
             if reported.insert(path.clone()) {
-                refused.push(Refused { path, at, rule });
+                refused.push(RefusedField { path, at, rule });
             }
         }
         refused

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{PolicedSubmission, Rules, Submitted, Work, layer_under, made};
+use super::{PolicedSubmission, Rules, SubmittedDocument, Work, layer_under, made};
 use crate::container::TaskContainerDefaults;
 use crate::errors::{ConfigWarning, ErrorCode};
 use crate::experiment::{ExperimentConfig, drawn, mask_with_variables};
@@ -154,7 +154,7 @@ impl Rules for Experiment {
     }
 }
 
-impl Submitted {
+impl SubmittedDocument {
     /// The workspace and the project that it names; `None` = it names none. Which policies apply follows from them, so
     /// none of these changes them.
     pub fn home(&self) -> (Option<String>, Option<String>) {

@@ -3,19 +3,19 @@
 
 use serde_json::Value;
 
-use super::{Experiment, Submitted};
+use super::{Experiment, SubmittedDocument};
 use crate::errors::{ConfigError, ConfigErrors};
 use crate::experiment::ExperimentConfig;
 use crate::policies::Policies;
 use crate::secrets::{MASK, is_masked, is_shown_as};
 use crate::yaml::{Node, Tree};
 
-impl Submitted {
+impl SubmittedDocument {
     /// The effective configuration of an experiment as a document to complete under these policies. List items that a
     /// policy appends, and that the configuration has of an earlier time, are left to the policy: each is there once.
     ///
     /// # Errors
-    /// As [`Submitted::from_value`].
+    /// As [`SubmittedDocument::from_value`].
     pub fn renewed(config: &ExperimentConfig, policies: &[Policies]) -> Result<Self, ConfigErrors> {
         let mut document = Self::from_value(Experiment, &config.to_json())?;
         for invariants in policies.iter().filter_map(Policies::invariants) {
@@ -170,8 +170,8 @@ mod tests {
     use crate::experiment::{mask_document, mask_for_others};
     use crate::policies::Workload;
 
-    fn document(value: &Value) -> Submitted {
-        Submitted::from_value(Experiment, value).unwrap()
+    fn document(value: &Value) -> SubmittedDocument {
+        SubmittedDocument::from_value(Experiment, value).unwrap()
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
         let policies = [policies];
         let first = document(&own).under(&policies).complete(&defaults).unwrap();
         assert_eq!(first.max_restarts, 1);
-        let again = Submitted::renewed(&first, &policies).unwrap();
+        let again = SubmittedDocument::renewed(&first, &policies).unwrap();
         let again = again.under(&policies).complete(&defaults).unwrap();
         assert_eq!(again.to_json(), first.to_json());
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Experiment, Layers, Submitted, layer_under};
+use super::{Experiment, Layers, SubmittedDocument, layer_under};
 use crate::container::TaskContainerDefaults;
 use crate::errors::ConfigErrors;
 use crate::experiment::ExperimentConfig;
@@ -30,7 +30,7 @@ pub fn check_stored_pod(
     let mut given = Layers(Vec::new()).under(policies);
     given.0.push(pool);
     let own = json!({"environment": {"pod_spec": config.environment.pod_spec}});
-    let own = Submitted::from_value(Experiment, &own)?;
+    let own = SubmittedDocument::from_value(Experiment, &own)?;
     let mut asked = own.layers;
     asked.0.extend(given.0.iter().cloned());
     let (asked, given) = (asked.merged::<Experiment>(), given.merged::<Experiment>());

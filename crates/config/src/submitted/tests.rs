@@ -21,7 +21,7 @@ fn complete_with(
     text: &str,
     tcd: &TaskContainerDefaults,
 ) -> Result<ExperimentConfig, ConfigErrors> {
-    Submitted::parse(Experiment, text)?.complete(&CompletionDefaults {
+    SubmittedDocument::parse(Experiment, text)?.complete(&CompletionDefaults {
         name: "Experiment (calm-red-fox)".into(),
         experiment_seed: 1_700_000_000,
         checkpoint_storage: Some(storage()),
@@ -62,7 +62,7 @@ fn a_single_search_draws_from_ranges_and_says_so() {
          layers: 3",
     );
     complete(&text);
-    let submitted = Submitted::parse(Experiment, &text).unwrap();
+    let submitted = SubmittedDocument::parse(Experiment, &text).unwrap();
     let warned: Vec<String> = submitted
         .under(&[])
         .drawn()
@@ -79,19 +79,19 @@ fn a_single_search_draws_from_ranges_and_says_so() {
         "{warned:?}"
     );
     // The searcher may come from a template.
-    let over = Submitted::parse(
+    let over = SubmittedDocument::parse(
         Experiment,
         "hyperparameters: {lr: {type: int, minval: 1, maxval: 9}}",
     )
     .unwrap();
     assert_eq!(over.under(&[]).drawn(), []);
-    let whole = over.over(Submitted::parse(Experiment, MINIMAL).unwrap());
+    let whole = over.over(SubmittedDocument::parse(Experiment, MINIMAL).unwrap());
     assert_eq!(whole.under(&[]).drawn().len(), 1);
     let random = searching(
         "  name: random\n  max_trials: 2\nhyperparameters: {lr: {type: int, minval: 1, maxval: 9}}",
     );
     assert_eq!(
-        Submitted::parse(Experiment, &random)
+        SubmittedDocument::parse(Experiment, &random)
             .unwrap()
             .under(&[])
             .drawn(),
@@ -169,7 +169,9 @@ fn a_minimal_document_gets_every_default() {
         })
     );
     assert_eq!(
-        Submitted::parse(Experiment, MINIMAL).unwrap().warnings,
+        SubmittedDocument::parse(Experiment, MINIMAL)
+            .unwrap()
+            .warnings,
         Vec::new()
     );
 }
@@ -329,7 +331,7 @@ fn every_key_is_kept() {
 
 /// The complete configuration, whose text gives this warning.
 fn warned(text: &str, expected: &str) -> ExperimentConfig {
-    let submitted = Submitted::parse(Experiment, text).unwrap_or_else(|e| panic!("{e}"));
+    let submitted = SubmittedDocument::parse(Experiment, text).unwrap_or_else(|e| panic!("{e}"));
     assert!(
         submitted
             .warnings
@@ -355,7 +357,7 @@ fn a_range_without_a_type_is_a_group_of_constants_with_a_warning() {
         );
     }
     let group = with("hyperparameters:\n  net: {layers: 3, width: 8}");
-    let submitted = Submitted::parse(Experiment, &group).unwrap();
+    let submitted = SubmittedDocument::parse(Experiment, &group).unwrap();
     assert_eq!(submitted.warnings, []);
 }
 
@@ -516,7 +518,7 @@ environment:
     - C=C
 entrypoint: python3 model_def.py
 ";
-    let submitted = Submitted::parse(Experiment, text).unwrap();
+    let submitted = SubmittedDocument::parse(Experiment, text).unwrap();
     assert_eq!(submitted.warnings.len(), 1, "{:?}", submitted.warnings);
     let config = complete(text);
     assert_eq!(config.hyperparameters.len(), 5);
@@ -546,7 +548,9 @@ fn what_nothing_acts_on_yet_is_said() {
         ("slurm: {slots_per_node: 1}", "slurm:"),
         ("pbs: {slots_per_node: 1}", "pbs:"),
     ] {
-        let warnings = Submitted::parse(Experiment, &with(text)).unwrap().warnings;
+        let warnings = SubmittedDocument::parse(Experiment, &with(text))
+            .unwrap()
+            .warnings;
         assert!(
             warnings
                 .iter()

@@ -13,7 +13,7 @@ mod generate;
 mod patches;
 
 use det_config::TaskContainerDefaults;
-use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
+use det_config::submitted::{CompletionDefaults, Experiment, SubmittedDocument};
 use det_podspec::{ListMerge, Shape, Type, type_named};
 use serde_json::{Value, json};
 
@@ -50,7 +50,7 @@ fn merged(default: &Value, patch: &Value) -> Result<Value, String> {
         default_priority: None,
         managed: true,
     };
-    let submitted = Submitted::parse(Experiment, &config.to_string());
+    let submitted = SubmittedDocument::parse(Experiment, &config.to_string());
     let config = submitted.and_then(|it| it.complete(&defaults));
     let config = config.map_err(|errors| errors.to_string())?;
     Ok(config.environment.pod_spec.unwrap_or_else(|| json!({})))

@@ -158,7 +158,7 @@ fn change_list(chance: &mut Chance, of: &Type, key: &str, items: &[Value], patch
             patch.insert(key.into(), added);
         }
         ListMerge::By { key: by, .. } => {
-            let list = Keyed { of, key, by };
+            let list = KeyedList { of, key, by };
             let replaced = chance.one_in(7).then(|| list.replaced(chance));
             // A server takes no order of a list that is replaced.
             let has_order = replaced.is_none() && chance.one_in(4);
@@ -178,13 +178,13 @@ fn change_list(chance: &mut Chance, of: &Type, key: &str, items: &[Value], patch
 }
 
 /// A list that merges by a key.
-struct Keyed<'a> {
+struct KeyedList<'a> {
     of: &'a Type,
     key: &'a str,
     by: &'static str,
 }
 
-impl Keyed<'_> {
+impl KeyedList<'_> {
     fn inner(&self) -> &'static Type {
         self.of.field(self.key).unwrap().shape.inner().unwrap()
     }

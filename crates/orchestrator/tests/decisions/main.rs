@@ -11,13 +11,13 @@ mod world;
 use det_config::hyperparameters::SearchMethod;
 use det_ids::{Micros, TrialId};
 use det_lifecycle::allocation::AllocationState;
-use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{ActorName, Subject};
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::{EarlyExit, TrialState};
-use det_orchestrator::{Cause, Effect, Event, Record, Refused, Topic, validation};
+use det_orchestrator::{Cause, Effect, Event, Record, Refusal, Topic, validation};
 use det_scheduler::{WaitExplanation, WaitKind};
 use det_searcher::Event as SearchEvent;
 use det_taskspec::ContainerExit;
@@ -34,8 +34,8 @@ fn person() -> Cause {
     Cause::actor(ActorName::user("ada"))
 }
 
-fn exits(code: i32) -> Observed {
-    Observed::Terminated {
+fn exits(code: i32) -> ObservedState {
+    ObservedState::Terminated {
         exit: ContainerExit::Exited { code },
         cause: None,
     }
@@ -127,12 +127,12 @@ fn a_lost_place_costs_no_restart() {
     });
     // The rank on the other place is ended before the next run is asked for.
     let on_b = world.containers.values().find(|c| c.place.as_str() == "b");
-    assert_eq!(on_b.expect("a rank on b").desired, Desired::Kill);
+    assert_eq!(on_b.expect("a rank on b").desired, DesiredState::Kill);
     let id = on_b.expect("a rank on b").id.clone();
     world.observe(
         "b",
         &id,
-        Observed::Terminated {
+        ObservedState::Terminated {
             exit: ContainerExit::Killed,
             cause: None,
         },
@@ -166,7 +166,7 @@ fn what_a_place_does_not_hold_any_more_is_lost_and_what_it_never_reported_is_not
 fn a_late_report_moves_no_container_back() {
     let mut world = world(SINGLE, 0);
     let ids = world.runs_on(1, &["a"]);
-    world.observe("a", &ids[0], Observed::Pulling);
+    world.observe("a", &ids[0], ObservedState::Pulling);
     assert_eq!(world.containers[&ids[0]].observed, Some(running()));
     // A report of a place that the container is not on changes nothing either.
     world.observe("b", &ids[0], exits(0));
@@ -182,7 +182,7 @@ fn a_placement_that_was_overtaken_changes_nothing() {
     });
     let id = world.live(1);
     let before = world.allocations[&id].clone();
-    world.happens(Event::Place(det_orchestrator::Placed {
+    world.happens(Event::Place(det_orchestrator::PlacedAllocation {
         placement: det_scheduler::Placement {
             allocation_id: id.clone(),
             parts: vec![("a".into(), vec![])],
@@ -216,12 +216,12 @@ fn preempted_work_has_the_configured_time_and_is_then_ended() {
     assert_eq!(world.allocations[&id].state, AllocationState::Preempting);
     world.now = due.0;
     world.happens(Event::Overdue { id: id.clone() });
-    assert_eq!(world.containers[&ids[0]].desired, Desired::Kill);
+    assert_eq!(world.containers[&ids[0]].desired, DesiredState::Kill);
     let killed = ContainerExit::Killed;
     world.observe(
         "a",
         &ids[0],
-        Observed::Terminated {
+        ObservedState::Terminated {
             exit: killed,
             cause: None,
         },
@@ -239,7 +239,7 @@ fn a_paused_experiment_that_is_killed_ends_at_once() {
     assert_eq!(world.trial_row(1).state, TrialState::Canceled);
     assert_eq!(world.experiment.state, ExperimentState::Canceled);
     let refused = world.try_event(experiment(ExperimentEvent::Pause));
-    assert!(matches!(refused, Err(Refused::Precondition(_))));
+    assert!(matches!(refused, Err(Refusal::Precondition(_))));
 }
 
 #[test]

@@ -3,9 +3,11 @@
 use det_config::hyperparameters::SearchMethod;
 use det_ids::{Micros, SlotId};
 use det_lifecycle::allocation::AllocationState;
-use det_lifecycle::container::Desired;
+use det_lifecycle::container::DesiredState;
 use det_lifecycle::record::{ActorName, EventKind};
-use det_orchestrator::{Absence, Cause, Core, Course, Decided, Due, Event, Place, Refused, Topic};
+use det_orchestrator::{
+    Absence, Cause, Core, Course, Due, Event, PassDecision, Place, Refusal, Topic,
+};
 use det_scheduler::{
     PlaceSnapshot, PoolSettings, Progress, Request, Service, Services, WaitExplanation, WaitKind,
     Work,
@@ -121,11 +123,11 @@ fn work_on_a_slot_that_is_disabled_starts_elsewhere_and_on_a_drained_one_goes_on
         });
         world.containers[&ids[0]].desired
     };
-    assert_eq!(serve(Some(0), Service::Draining), Desired::Run);
+    assert_eq!(serve(Some(0), Service::Draining), DesiredState::Run);
     // It holds another slot.
-    assert_eq!(serve(Some(1), Service::Disabled), Desired::Run);
-    assert_eq!(serve(Some(0), Service::Enabled), Desired::Run);
-    assert_eq!(serve(Some(0), Service::Disabled), Desired::Kill);
+    assert_eq!(serve(Some(1), Service::Disabled), DesiredState::Run);
+    assert_eq!(serve(Some(0), Service::Enabled), DesiredState::Run);
+    assert_eq!(serve(Some(0), Service::Disabled), DesiredState::Kill);
     assert_eq!(
         world.records_of_place("a"),
         [
@@ -144,7 +146,7 @@ fn work_on_a_slot_that_is_disabled_starts_elsewhere_and_on_a_drained_one_goes_on
         cause: Cause::actor(ActorName::user("ada")),
     };
     let refused = world.try_event(unknown).expect_err("there is none");
-    assert!(matches!(refused, Refused::NotFound { what: "place", .. }));
+    assert!(matches!(refused, Refusal::NotFound { what: "place", .. }));
 }
 
 #[test]
@@ -158,7 +160,7 @@ fn work_on_a_slot_with_a_fault_goes_on_and_new_work_goes_elsewhere() {
             .collect(),
     };
     world.happens(report(&[(0, "it is hot")]));
-    assert_eq!(world.containers[&ids[0]].desired, Desired::Run);
+    assert_eq!(world.containers[&ids[0]].desired, DesiredState::Run);
     assert!(!world.places[&"a".into()].takes(&[SlotId(0)]));
     assert!(world.places[&"a".into()].takes(&[SlotId(2)]));
     assert!(world.is_woken(&Topic::Schedule));
@@ -265,9 +267,9 @@ fn only_reasons_that_are_new_are_stored() {
     };
     let (new, old) = (reason("new"), reason("old"));
     let waiting = |id: &str| (id.into(), Arc::new(new.clone()));
-    let mut decided = Decided {
+    let mut decided = PassDecision {
         waiting: ["same", "other", "first", "placed"].map(waiting).into(),
-        ..Decided::default()
+        ..PassDecision::default()
     };
     decided.keep_news(|id| match id.as_str() {
         "same" => Some(Some(&new)),
@@ -281,5 +283,5 @@ fn only_reasons_that_are_new_are_stored() {
     let settings = PoolSettings::default();
     let events = decided.into_events(&settings, &mut ports, || "c".into());
     assert_eq!(events.len(), 2);
-    assert!(Decided::default().is_empty());
+    assert!(PassDecision::default().is_empty());
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use det_config::hyperparameters::SearchMethod;
 use det_ids::{Micros, TaskId, TrialId, UserId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
-use det_lifecycle::container::Desired;
+use det_lifecycle::container::DesiredState;
 use det_lifecycle::experiment::ExperimentEvent;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{Demand, MAX_LOSSES, Stop, TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_orchestrator::hang::Finding;
-use det_orchestrator::{Effect, Event, Refused, Task, Topic};
+use det_orchestrator::{Effect, Event, Refusal, Task, Topic};
 use det_taskspec::{ContainerExit, TaskKind};
 
 use crate::world::{World, world};
@@ -91,8 +91,8 @@ fn asked(id: &TaskId, event: TaskEvent) -> Event {
     }
 }
 
-fn exit(exit: ContainerExit) -> det_lifecycle::container::Observed {
-    det_lifecycle::container::Observed::Terminated { exit, cause: None }
+fn exit(exit: ContainerExit) -> det_lifecycle::container::ObservedState {
+    det_lifecycle::container::ObservedState::Terminated { exit, cause: None }
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_killed_task_ends_when_its_containers_have() {
     let containers = world.task_runs_on(&id, &["a"]);
     world.happens(asked(&id, TaskEvent::Kill));
     assert_eq!(world.tasks[&id].state, TaskState::Stopping(Stop::Kill));
-    assert_eq!(world.containers[&containers[0]].desired, Desired::Kill);
+    assert_eq!(world.containers[&containers[0]].desired, DesiredState::Kill);
     assert!(world.tasks[&id].ended_at.is_none());
     world.observe("a", &containers[0], exit(ContainerExit::Killed));
     assert_eq!(world.tasks[&id].state, TaskState::Ended(TaskEnd::Canceled));
@@ -295,7 +295,7 @@ fn a_service_that_opted_in_is_ended_for_more_important_work_and_started_again() 
         let containers = world.task_runs_on(&id, &["a"]);
         world.happens(preempted(&id, 1));
         // It has no way to save: its programs get SIGTERM, and nothing waits for them longer than the grace.
-        assert_eq!(world.containers[&containers[0]].desired, Desired::Stop);
+        assert_eq!(world.containers[&containers[0]].desired, DesiredState::Stop);
         assert_eq!(world.allocations[&id.allocation(1)].preempt_deadline, None);
         let line =
             "Asked to end, to be started again later: experiment 9 (priority 1) needs its slots";
@@ -348,20 +348,20 @@ fn code_that_asks_for_the_signal_is_given_its_time_and_code_that_does_not_is_end
             row.preempt_deadline,
             Some(Micros(world.now + 90 * 1_000_000))
         );
-        assert_eq!(world.containers[&containers[0]].desired, Desired::Run);
+        assert_eq!(world.containers[&containers[0]].desired, DesiredState::Run);
         // It ignores the signal until its time is over.
         world.now += 91 * 1_000_000;
         world.happens(Event::Overdue {
             id: id.allocation(1),
         });
-        assert_eq!(world.containers[&containers[0]].desired, Desired::Kill);
+        assert_eq!(world.containers[&containers[0]].desired, DesiredState::Kill);
         world.observe("a", &containers[0], exit(ContainerExit::Killed));
         assert_eq!(world.tasks[&id].state, TaskState::Suspended);
 
         let (mut world, id) = with_preemptible(kind, true);
         let containers = world.task_starts_on(&id, &["a"]);
         world.happens(asked(&id, TaskEvent::Suspend));
-        assert_eq!(world.containers[&containers[0]].desired, Desired::Kill);
+        assert_eq!(world.containers[&containers[0]].desired, DesiredState::Kill);
     }
     // Nothing follows where there is nothing to save, or where something else shows it.
     for (mut world, id) in [
@@ -398,7 +398,7 @@ fn a_generic_task_is_suspended_and_resumed() {
     world.happens(asked(&id, TaskEvent::Kill));
     assert_eq!(world.tasks[&id].state, TaskState::Ended(TaskEnd::Canceled));
     let refused = world.try_event(asked(&id, TaskEvent::Resume));
-    assert!(matches!(refused, Err(Refused::Precondition(_))));
+    assert!(matches!(refused, Err(Refusal::Precondition(_))));
 }
 
 #[test]

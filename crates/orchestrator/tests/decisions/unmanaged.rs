@@ -6,7 +6,7 @@ use det_lifecycle::record::{ActorName, Subject};
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::{TrialEvent, TrialState};
 use det_lifecycle::unmanaged::UnmanagedEvent;
-use det_orchestrator::{Cause, Effect, Event, Refused, Topic};
+use det_orchestrator::{Cause, Effect, Event, Refusal, Topic};
 use det_searcher::Event as SearchEvent;
 
 use crate::world::{EXPERIMENT, World, unmanaged, world};
@@ -191,7 +191,7 @@ fn users_can_only_delete_it() {
         ExperimentEvent::Delete,
     ] {
         let refused = world.try_event(experiment(event)).unwrap_err();
-        assert!(matches!(refused, Refused::Precondition(_)), "{refused}");
+        assert!(matches!(refused, Refusal::Precondition(_)), "{refused}");
     }
     let kill = Event::Trial {
         id: TrialId(1),

@@ -8,15 +8,15 @@ use det_ids::{
     AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId,
     TrialId, UserId,
 };
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
-    Agenda, Allocation, Cause, Clock, Container, Core, Effect, Event, Experiment, Place, Placed,
-    Refused, Rows, SearchState, Task, Terms, Topic, Trial, Unreadable,
+    Agenda, Allocation, Cause, Clock, Container, Core, Effect, Event, Experiment, Place,
+    PlacedAllocation, Refusal, Rows, SearchState, Task, Terms, Topic, Trial, Unreadable,
 };
 use det_scheduler::{Placement, Services};
 use det_searcher::Search;
@@ -143,7 +143,7 @@ pub(crate) const AT_ONCE: u32 = 3;
 
 impl World {
     /// Decides on an event with everything that follows.
-    pub(crate) fn try_event(&mut self, event: Event) -> Result<(), Refused> {
+    pub(crate) fn try_event(&mut self, event: Event) -> Result<(), Refusal> {
         let core = Core {
             snapshot_every: 100,
             trials_at_once: AT_ONCE,
@@ -230,7 +230,7 @@ impl World {
         let ids: Vec<ContainerId> = (0..places.len())
             .map(|n| ContainerId(format!("{id}-{n}")))
             .collect();
-        self.happens(Event::Place(Placed {
+        self.happens(Event::Place(PlacedAllocation {
             placement: Placement {
                 allocation_id: id.clone(),
                 parts: parts.collect(),
@@ -248,7 +248,12 @@ impl World {
         ids
     }
 
-    pub(crate) fn observe(&mut self, place: &str, container_id: &ContainerId, observed: Observed) {
+    pub(crate) fn observe(
+        &mut self,
+        place: &str,
+        container_id: &ContainerId,
+        observed: ObservedState,
+    ) {
         self.happens(Event::Observed {
             place: place.into(),
             container_id: container_id.clone(),
@@ -281,8 +286,8 @@ impl World {
     }
 }
 
-pub(crate) fn running() -> Observed {
-    Observed::Running {
+pub(crate) fn running() -> ObservedState {
+    ObservedState::Running {
         host_address: "10.0.0.1".to_owned(),
         ports: Vec::new(),
         runtime_id: "1".to_owned(),

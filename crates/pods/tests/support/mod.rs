@@ -5,7 +5,7 @@ use det_pods::{
     ClusterFacts, MasterCert, MasterUrl, Member, Objects, Scheduler, Seal, SlotResource, objects,
 };
 use det_rm::{ContainerStart, Origin};
-use det_taskspec::{ContainerSpec, Entrypoint, Granted, Script, TaskKind, TaskUser};
+use det_taskspec::{ContainerSpec, Entrypoint, Script, SlotGrant, TaskKind, TaskUser};
 use serde_json::Value;
 
 /// A task id as the master makes them.
@@ -74,7 +74,7 @@ pub(crate) fn member(kind: TaskKind, task: &str, attempt: u32, rank: u32, slots:
         registry_auth: None,
         user: TaskUser::default(),
         owner_id: UserId(7),
-        slots: Granted::Count(slots),
+        slots: SlotGrant::Count(slots),
         mounts: Vec::new(),
         shm_size_bytes: 64 << 20,
         network_mode: "bridge".into(),

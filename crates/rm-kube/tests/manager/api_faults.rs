@@ -125,7 +125,7 @@ async fn what_was_killed_while_the_cluster_was_away_is_killed_when_it_is_back() 
     scene.api.faults().unreachable(true);
     scene
         .core
-        .want(&id, det_lifecycle::container::Desired::Kill);
+        .want(&id, det_lifecycle::container::DesiredState::Kill);
     scene
         .has_health("the manager is down", |health| !health.is_up())
         .await;

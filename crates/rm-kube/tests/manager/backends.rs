@@ -180,7 +180,7 @@ async fn a_job_that_kueue_has_not_resumed_can_be_killed() {
     assert_eq!(labels["kueue.x-k8s.io/queue-name"], "team");
     scene
         .core
-        .want(&id, det_lifecycle::container::Desired::Kill);
+        .want(&id, det_lifecycle::container::DesiredState::Kill);
     assert_eq!(
         scene.has_ended(&id).await,
         det_taskspec::ContainerExit::Killed

@@ -1,6 +1,6 @@
 //! How many requests a task costs.
 
-use det_lifecycle::container::Desired;
+use det_lifecycle::container::DesiredState;
 use det_taskspec::ContainerExit;
 
 use crate::support::Scene;
@@ -31,7 +31,7 @@ async fn a_container_that_is_killed_costs_one_more() {
     let id = scene.core.place("a", "c", 2);
     scene.runs(&id).await;
     scene.was_asked("PATCH secrets", 1).await;
-    scene.core.want(&id, Desired::Kill);
+    scene.core.want(&id, DesiredState::Kill);
     scene.deleted_with_less(&id, 11).await;
     scene.finish_deletion(&id);
     assert_eq!(scene.has_ended(&id).await, ContainerExit::Killed);

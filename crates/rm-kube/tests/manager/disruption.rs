@@ -70,7 +70,7 @@ async fn a_kill_by_the_master_that_an_eviction_follows_is_a_kill() {
     let pod = scene.runs(&id).await;
     scene
         .core
-        .want(&id, det_lifecycle::container::Desired::Kill);
+        .want(&id, det_lifecycle::container::DesiredState::Kill);
     scene.deleted_with_less(&id, 11).await;
     scene.set_status(&pod, &disrupted("TerminationByKubelet", ""));
     scene.set_status(&pod, &signaled());

@@ -1,6 +1,6 @@
 //! Allocations of several containers.
 
-use det_lifecycle::container::Desired;
+use det_lifecycle::container::DesiredState;
 use det_rm_contract::TestCore;
 use det_taskspec::ContainerExit;
 
@@ -102,7 +102,7 @@ async fn a_rank_that_is_ended_while_it_waits_for_the_others_has_no_objects() {
     let ids = scene.core.place_gang(&[("a", "c0", 2), ("b", "c1", 2)]);
     let is_asked = |core: &TestCore| core.row(&ids[0]).starts == 1;
     scene.core.until("rank 0 is to start", is_asked).await;
-    scene.core.want(&ids[0], Desired::Kill);
+    scene.core.want(&ids[0], DesiredState::Kill);
     assert_eq!(scene.has_ended(&ids[0]).await, ContainerExit::Killed);
     assert!(scene.calls().is_empty());
 }
@@ -183,7 +183,7 @@ async fn what_is_ended_while_its_objects_are_made_leaves_nothing() {
     let ids = scene.core.place_gang(&[("a", "c0", 2), ("b", "c1", 2)]);
     scene.was_asked("POST secrets", 1).await;
     for id in &ids {
-        scene.core.want(id, Desired::Kill);
+        scene.core.want(id, DesiredState::Kill);
     }
     scene.api.faults().delay_writes(false);
     for id in &ids {
@@ -200,7 +200,7 @@ async fn what_is_ended_while_its_job_is_delayed_leaves_nothing() {
     scene.api.faults().fail_next("POST", "jobs", 503, 1_000);
     let id = scene.core.place("a", "c", 2);
     scene.was_asked("POST jobs", 2).await;
-    scene.core.want(&id, Desired::Kill);
+    scene.core.want(&id, DesiredState::Kill);
     assert_eq!(scene.has_ended(&id).await, ContainerExit::Killed);
     scene.is_empty().await;
 }
@@ -211,8 +211,8 @@ async fn what_is_ended_when_its_job_exists_already_is_killed() {
     scene.api.faults().fail_next("POST", "services", 503, 1_000);
     let ids = scene.core.place_gang(&[("a", "c0", 2), ("b", "c1", 2)]);
     scene.was_asked("POST services", 1).await;
-    scene.core.want(&ids[0], Desired::Kill);
-    scene.core.want(&ids[1], Desired::Kill);
+    scene.core.want(&ids[0], DesiredState::Kill);
+    scene.core.want(&ids[1], DesiredState::Kill);
     for id in &ids {
         let is_deleted = |objects: &det_kube_double::Objects<'_>| {
             let pods = objects.list("v1/pods", "").into_iter();
@@ -236,7 +236,7 @@ async fn all_ranks_are_killed_while_they_run() {
         scene.runs(id).await;
     }
     for id in &ids {
-        scene.core.want(id, Desired::Kill);
+        scene.core.want(id, DesiredState::Kill);
     }
     for id in &ids {
         scene.deleted_with_less(id, i64::MAX).await;

@@ -2,7 +2,7 @@
 
 use det_ids::WorkspaceId;
 use det_kube_double::Objects;
-use det_rm::{Bound, NamespaceAccess, NamespaceError, NamespaceRequest, PlacedNamespace};
+use det_rm::{BoundNamespace, NamespaceAccess, NamespaceError, NamespaceRequest, PlacedNamespace};
 use det_rm_contract::TestCore;
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ fn placed(name: &str, made: bool) -> PlacedNamespace {
 /// A workspace is bound to a namespace that is made for it.
 fn make(core: &TestCore, name: &str, quota: Option<u32>) {
     core.want_namespaces(|wanted| {
-        let bound = Bound {
+        let bound = BoundNamespace {
             workspaces: [VISION].into(),
             made_for: Some(VISION),
             quota,
@@ -199,7 +199,7 @@ async fn a_quota_of_others_in_the_way_holds_up_its_own_namespace_alone() {
     );
     // The workspaces of other namespaces have theirs.
     scene.core.want_namespaces(|wanted| {
-        let bound = Bound {
+        let bound = BoundNamespace {
             workspaces: [WorkspaceId(8)].into(),
             made_for: Some(WorkspaceId(8)),
             quota: Some(5),

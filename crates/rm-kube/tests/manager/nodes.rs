@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use det_kube_double::Controllers;
-use det_lifecycle::container::Desired;
+use det_lifecycle::container::DesiredState;
 use det_rm_contract::TestCore;
 use det_rm_kube::{PoolSettings, Settings, SlotResource};
 use det_taskspec::ContainerExit;
@@ -285,7 +285,7 @@ async fn a_node_that_is_away_for_a_moment_while_objects_are_made_starts_nothing_
     scene.was_asked("POST secrets", 2).await;
     scene.api.set_node_ready("a", false);
     scene.has_left("a").await;
-    scene.core.want(&killed, Desired::Kill);
+    scene.core.want(&killed, DesiredState::Kill);
     scene.api.set_node_ready("a", true);
     scene.has_slots("a", 4).await;
     scene.api.faults().delay_writes(false);

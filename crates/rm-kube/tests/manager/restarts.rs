@@ -1,7 +1,7 @@
 //! Managers that end and begin again, wherever a task has come to.
 
 use det_kube_double::{Controllers, Objects};
-use det_lifecycle::container::Desired;
+use det_lifecycle::container::DesiredState;
 use det_rm::Health;
 use det_taskspec::ContainerExit;
 
@@ -122,7 +122,7 @@ async fn while_it_ends() {
     let mut scene = Scene::with_nodes(&[("a", 2)]).await;
     let id = scene.core.place("a", "c", 2);
     scene.runs(&id).await;
-    scene.core.want(&id, Desired::Kill);
+    scene.core.want(&id, DesiredState::Kill);
     scene.deleted_with_less(&id, 11).await;
     restart(&mut scene).await;
     scene.finish_deletion(&id);

@@ -9,8 +9,8 @@ use det_ids::ContainerId;
 use det_kube_double::{ApiDouble, Objects};
 use det_rm_contract::{TestCore, within};
 use det_rm_kube::{
-    ClusterNamespaces, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings, SlotResource,
-    serve,
+    ClusterNamespaces, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings,
+    SlotResource, serve,
 };
 use det_taskspec::sandbox::ExitReport;
 use det_taskspec::{ContainerExit, DeviceKind};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use det_ids::ContainerId;
 use det_kube_double::Objects;
-use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::container::{DesiredState, ObservedState};
 use det_rm::Health;
 use det_rm_contract::TestCore;
 use det_taskspec::ContainerExit;
@@ -63,7 +63,7 @@ impl Scene {
         let pod = self.pod_of(id).unwrap();
         self.set_status(&pod, &running());
         let runs =
-            |core: &TestCore| matches!(core.row(id).observed, Some(Observed::Running { .. }));
+            |core: &TestCore| matches!(core.row(id).observed, Some(ObservedState::Running { .. }));
         self.core.until(&format!("{id} runs"), runs).await;
         pod
     }
@@ -78,7 +78,7 @@ impl Scene {
 
     /// The core knows that the image of a container is pulled.
     pub async fn is_pulling(&self, id: &ContainerId) {
-        let is_known = |core: &TestCore| core.row(id).observed == Some(Observed::Pulling);
+        let is_known = |core: &TestCore| core.row(id).observed == Some(ObservedState::Pulling);
         self.core.until(&format!("{id} is pulled"), is_known).await;
     }
 
@@ -119,7 +119,7 @@ impl Scene {
 
     /// A container is killed: its pod is deleted with a short grace, and its node ends it.
     pub async fn is_killed(&self, id: &ContainerId) {
-        self.core.want(id, Desired::Kill);
+        self.core.want(id, DesiredState::Kill);
         self.deleted_with_less(id, 11).await;
         self.finish_deletion(id);
         assert_eq!(self.has_ended(id).await, ContainerExit::Killed);

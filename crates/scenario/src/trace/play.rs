@@ -3,7 +3,7 @@
 use det_config::ConfigErrors;
 use det_config::container::TaskContainerDefaults;
 use det_config::experiment::ExperimentConfig;
-use det_config::submitted::{CompletionDefaults, Submitted};
+use det_config::submitted::{CompletionDefaults, SubmittedDocument};
 use det_ids::RequestId;
 use det_searcher::{Action, Event, Search, TrialState};
 use serde_json::{Map, Value, json};
@@ -21,7 +21,10 @@ const NEAR: f64 = 1e-9;
 ///
 /// # Errors
 /// The configuration has errors or cannot be searched, or an event is about a trial that does not exist by then.
-pub fn play_trace(trace: &Trace, config: Submitted) -> Result<TraceReport, DescriptionErrors> {
+pub fn play_trace(
+    trace: &Trace,
+    config: SubmittedDocument,
+) -> Result<TraceReport, DescriptionErrors> {
     let config = completed(config, trace.seed.unwrap_or(0))?;
     let seed = trace.seed.unwrap_or(config.reproducibility.experiment_seed);
     let cannot = |error: det_searcher::SearchError| {
@@ -64,7 +67,7 @@ pub fn play_trace(trace: &Trace, config: Submitted) -> Result<TraceReport, Descr
 ///
 /// # Errors
 /// All errors of the configuration.
-pub fn completed(config: Submitted, seed: u32) -> Result<ExperimentConfig, ConfigErrors> {
+pub fn completed(config: SubmittedDocument, seed: u32) -> Result<ExperimentConfig, ConfigErrors> {
     let defaults = CompletionDefaults {
         name: "trace".to_owned(),
         experiment_seed: seed,

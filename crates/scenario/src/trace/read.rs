@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_config::submitted::{Experiment, Submitted};
+use det_config::submitted::{Experiment, SubmittedDocument};
 use det_config::yaml::{self, Tree};
 use det_searcher::{ExitReason, Outcome};
 use serde_json::{Map, Value as Json};
@@ -79,9 +79,10 @@ fn document(reader: &mut Reader, root: &Value<'_>) -> Option<Trace> {
 fn config(reader: &mut Reader, value: &Value<'_>, seed: u32) -> Option<TraceConfig> {
     match &value.node.tree {
         Tree::Map(_) => {
-            if let Err(wrong) =
-                completed(Submitted::from_node(Experiment, value.node.clone()), seed)
-            {
+            if let Err(wrong) = completed(
+                SubmittedDocument::from_node(Experiment, value.node.clone()),
+                seed,
+            ) {
                 reader
                     .errors
                     .extend(

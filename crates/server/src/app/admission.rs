@@ -56,7 +56,7 @@ fn sentence(error: ConfigError) -> String {
 
 /// The pools that a submission may run in, the first of them first.
 #[derive(Debug)]
-pub(super) struct Admitted {
+pub(super) struct AdmittedPools {
     pub(super) pools: Vec<String>,
     /// Whether all of them are too small for it as they are.
     pub(super) slots_exceeded: bool,
@@ -99,10 +99,10 @@ impl Admission {
         workspace: &WorkspaceRow,
         size: Option<WorkSize>,
         findings: &mut Findings,
-    ) -> AppResult<Admitted> {
+    ) -> AppResult<AdmittedPools> {
         let pools = self.choose_pools(placement, workspace, size, findings);
         let Some(size) = size else {
-            return Ok(Admitted {
+            return Ok(AdmittedPools {
                 pools,
                 slots_exceeded: false,
             });
@@ -174,7 +174,7 @@ impl Admission {
         workspace: &WorkspaceRow,
         size: WorkSize,
         findings: &mut Findings,
-    ) -> AppResult<Admitted> {
+    ) -> AppResult<AdmittedPools> {
         let (known, refuse) = (self.pools.serving(), self.context.config().launch_error);
         let (mut usable, mut too_small, mut unfulfillable) = (Vec::new(), Vec::new(), Vec::new());
         let mut slots_exceeded = true;
@@ -217,7 +217,7 @@ impl Admission {
                 findings.too_large(refused, error);
             }
         }
-        Ok(Admitted {
+        Ok(AdmittedPools {
             pools: if usable.is_empty() { pools } else { usable },
             slots_exceeded,
         })

@@ -8,7 +8,7 @@ use det_failpoints::failpoint;
 use det_ids::{AgentId, PlaceId, SlotId};
 use det_lifecycle::place::DeviceReading;
 use det_orchestrator::Event;
-use det_rm::{Capacity, Joined, PlaceDetails};
+use det_rm::{Capacity, JoinedPlace, PlaceDetails};
 use det_rm_agents::{NotAdmitted, Registry};
 use det_scheduler::Service;
 use det_store::allocations::{AllocationRow, ContainerRow};
@@ -268,7 +268,7 @@ impl Registry for Agents {
                     tokens
                         .require_admitted(tx, &hello.agent_id, &credential)
                         .await?;
-                    let joined = Joined {
+                    let joined = JoinedPlace {
                         place: hello.agent_id.into(),
                         resource_pool: hello.resource_pool,
                         capacity: Capacity::Devices(hello.devices),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use det_ids::{AllocationId, ContainerId, TaskId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_lifecycle::task::{Meeting, Release};
 use det_orchestrator::Event;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
@@ -399,7 +399,7 @@ fn shows_that_it_listens(actor: &Actor, row: &AllocationRow) -> bool {
 fn meeting(containers: &[ContainerRow], container_id: &ContainerId) -> Option<Rendezvous> {
     let members = containers.iter();
     let members = members.map(|row| (row.joined, row.observed.as_ref()));
-    let addresses = Observed::meeting(members)?;
+    let addresses = ObservedState::meeting(members)?;
     let (mut slots, mut rank) = (Vec::new(), None);
     for row in containers {
         if row.id == *container_id {

@@ -10,11 +10,11 @@ use serde_json::{Map, Value};
 use crate::app::Master;
 use crate::app::experiments::{CreatedExperiment, ExperimentPatch};
 use crate::app::jobs::QueueChange;
-use crate::app::launches::{LaunchRequest, Launched, SubtreeStart};
+use crate::app::launches::{LaunchOutcome, LaunchRequest, SubtreeStart};
 use crate::app::projects::{NewProject, ProjectPatch};
 use crate::app::reads::checkpoints::{self, ShownCheckpoint};
 use crate::app::reads::experiments::listing::{BulkSelection, chosen};
-use crate::app::reads::experiments::{self, Shown};
+use crate::app::reads::experiments::{self, ShownExperiments};
 use crate::app::reads::homes::{self, ProjectView, WorkspaceView};
 use crate::app::reads::tasks::{self, LaunchedView};
 use crate::app::reads::trials::{self, TrialWithParts};
@@ -29,7 +29,7 @@ pub(crate) async fn create_experiment(
     master: &Master,
     actor: &Actor,
     request: NewExperimentRequest,
-) -> AppResult<(CreatedExperiment, Option<Shown>)> {
+) -> AppResult<(CreatedExperiment, Option<ShownExperiments>)> {
     let created = master.experiments.create(actor, request).await?;
     let shown = match created.id {
         Some(id) => Some(experiments::one(master, actor, id).await?),
@@ -44,7 +44,7 @@ pub(crate) async fn put_experiment(
     actor: &Actor,
     external_id: String,
     request: NewExperimentRequest,
-) -> AppResult<Option<Shown>> {
+) -> AppResult<Option<ShownExperiments>> {
     let service = &master.unmanaged;
     let put = service.put_experiment(actor, external_id, request).await?;
     match put.id {
@@ -85,7 +85,7 @@ pub(crate) async fn continue_experiment(
     actor: &Actor,
     id: ExperimentId,
     override_config: &str,
-) -> AppResult<Shown> {
+) -> AppResult<ShownExperiments> {
     let service = &master.experiments;
     service.continue_ended(actor, id, override_config).await?;
     experiments::one(master, actor, id).await
@@ -97,7 +97,7 @@ pub(crate) async fn patch_experiment(
     actor: &Actor,
     id: ExperimentId,
     patch: ExperimentPatch,
-) -> AppResult<Shown> {
+) -> AppResult<ShownExperiments> {
     master.experiments.patch(actor, id, patch).await?;
     experiments::one(master, actor, id).await
 }
@@ -107,7 +107,7 @@ pub(crate) async fn launch(
     master: &Master,
     actor: &Actor,
     request: LaunchRequest,
-) -> AppResult<(Launched, Option<LaunchedView>)> {
+) -> AppResult<(LaunchOutcome, Option<LaunchedView>)> {
     let kind = request.kind.into();
     let made = master.launches.launch(actor, request).await?;
     let view = match &made.id {
@@ -123,7 +123,7 @@ pub(crate) async fn launch_tensorboard(
     actor: &Actor,
     mut request: LaunchRequest,
     more: Option<(ProjectId, BulkSelection)>,
-) -> AppResult<(Launched, Option<LaunchedView>)> {
+) -> AppResult<(LaunchOutcome, Option<LaunchedView>)> {
     if let Some((project, more)) = more {
         let meant = chosen(master, actor, project, more).await?;
         request.tensorboard.experiment_ids.extend(meant);

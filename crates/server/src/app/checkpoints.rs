@@ -63,7 +63,7 @@ use crate::app::context::Context;
 use crate::app::existing;
 use crate::app::ownership::{Ownership, ReportSubject};
 use crate::app::searches::config_of;
-use crate::app::silences::{Received, Silences};
+use crate::app::silences::{Contact, Silences};
 use crate::app::specs::MasterIdentity;
 use crate::app::specs::identity::TaskUsers;
 use crate::auth::Actor;
@@ -139,7 +139,7 @@ impl Checkpoints {
         {
             return Err(taken(&row.uuid));
         }
-        self.silences.received(actor, Received::Report);
+        self.silences.received(actor, Contact::Report);
         let (service, actor) = (self.clone(), actor.clone());
         self.context
             .write(move |tx| {

@@ -59,7 +59,7 @@ use crate::app::submission::Submissions;
 use crate::app::task_metrics::TaskMetrics;
 use crate::app::templates::Templates;
 use crate::app::trials::Trials;
-use crate::app::unmanaged::Unmanaged;
+use crate::app::unmanaged::UnmanagedRuns;
 use crate::app::users::Users;
 use crate::app::why::Explanations;
 use crate::app::workspaces::{HomeChanges, HomeDeletion, WorkspaceNamespaces, Workspaces};
@@ -352,7 +352,7 @@ impl Master {
             policies,
             queue,
             explanations,
-            unmanaged: Unmanaged::new(
+            unmanaged: UnmanagedRuns::new(
                 context.clone(),
                 ownership.clone(),
                 experiments.clone(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use det_authz::Kind;
 use det_ids::{AllocationId, ContainerId, ExperimentId, TrialId};
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_orchestrator::hang::{self, Finding};
 use det_orchestrator::{Event, RunningTrial};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
@@ -97,13 +97,13 @@ pub(crate) struct Alarm {
 }
 
 /// One who waits for a container's answer; dropped, it waits no more.
-struct Asked<'a> {
+struct PendingDiagnosis<'a> {
     doctor: &'a Doctor,
     container: &'a ContainerId,
     answer: Option<oneshot::Receiver<Diagnosis>>,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingDiagnosis<'_> {
     fn drop(&mut self) {
         drop(self.answer.take());
         let mut waiting = self.doctor.lock();
@@ -229,7 +229,7 @@ impl Doctor {
         row: &ContainerRow,
         within: Duration,
     ) -> Result<Diagnosis, String> {
-        let Some(Observed::Running { host_address, .. }) = &row.observed else {
+        let Some(ObservedState::Running { host_address, .. }) = &row.observed else {
             return Err("its container does not run yet".to_owned());
         };
         let (sender, receiver) = oneshot::channel();
@@ -241,7 +241,7 @@ impl Doctor {
             }
             senders.push(sender);
         }
-        let mut asked = Asked {
+        let mut asked = PendingDiagnosis {
             doctor: self,
             container: &row.id,
             answer: Some(receiver),

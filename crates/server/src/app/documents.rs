@@ -7,7 +7,7 @@ use det_config::container::Environment;
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{ExperimentConfig, mask_document, mask_with_variables};
 use det_config::secrets::{MASK, is_masked};
-use det_config::submitted::{Experiment, Submitted};
+use det_config::submitted::{Experiment, SubmittedDocument};
 use det_config::task::{mask_task_document, mask_task_for_others};
 use det_ids::UserId;
 use det_store::experiments::ExperimentRow;
@@ -126,7 +126,7 @@ pub(crate) fn may_use_secrets(actor: &Actor, owner_id: UserId) -> bool {
 /// The configurations of an experiment with its secrets: the effective one, and the one that was submitted.
 pub(crate) fn known_documents(row: &ExperimentRow) -> AppResult<Vec<Value>> {
     let effective = serde_json::from_str(&row.config).map_err(AppError::internal)?;
-    let original = Submitted::parse(Experiment, &row.original_config).ok();
+    let original = SubmittedDocument::parse(Experiment, &row.original_config).ok();
     Ok(std::iter::once(effective)
         .chain(original.map(|original| original.own_value()))
         .collect())

@@ -4,7 +4,7 @@ use det_authz::{Kind, Permission, Target};
 use det_config::errors::ConfigErrors;
 use det_config::experiment::{ExperimentConfig, mask_for_others};
 use det_config::hyperparameters::{Continuation, SearchMethod};
-use det_config::submitted::{Experiment, Submitted};
+use det_config::submitted::{Experiment, SubmittedDocument};
 use det_failpoints::failpoint;
 use det_ids::{ExperimentId, UserId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
@@ -524,11 +524,11 @@ pub(crate) async fn experiment_row(store: &Store, id: ExperimentId) -> AppResult
 }
 
 /// The document that overrides the configuration of a continued experiment; `None` when it is empty.
-fn parse_override(text: &str) -> AppResult<Option<Submitted>> {
+fn parse_override(text: &str) -> AppResult<Option<SubmittedDocument>> {
     if text.trim().is_empty() {
         return Ok(None);
     }
-    let over = Submitted::parse(Experiment, text).map_err(config_error)?;
+    let over = SubmittedDocument::parse(Experiment, text).map_err(config_error)?;
     let value = over.own_value();
     for key in ["workspace", "project"] {
         if value.get(key).is_some_and(|v| !v.is_null()) {
@@ -542,7 +542,10 @@ fn parse_override(text: &str) -> AppResult<Option<Submitted>> {
 }
 
 /// An override with the experiment's own secrets in place of what hid them when its configuration was shown.
-fn revealed_override(over: Option<Submitted>, row: &ExperimentRow) -> AppResult<Option<Submitted>> {
+fn revealed_override(
+    over: Option<SubmittedDocument>,
+    row: &ExperimentRow,
+) -> AppResult<Option<SubmittedDocument>> {
     let Some(mut over) = over else {
         return Ok(None);
     };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use det_ids::{AllocationId, ProjectId, UserId, WorkspaceId};
-use det_rm::{Bound, Namespaces};
+use det_rm::{BoundNamespace, Namespaces};
 use det_store::namespaces::{self, BindingRow, MadeRow};
 use det_store::workspaces::{self, DeletionState, ProjectRow, UNCATEGORIZED_PROJECT, WorkspaceRow};
 use det_store::{Conn, Store, StoreError};
@@ -153,7 +153,7 @@ impl Homes {
         cluster: &str,
         in_use: BTreeMap<AllocationId, String>,
     ) -> Namespaces {
-        let mut bound: BTreeMap<String, Bound> = BTreeMap::new();
+        let mut bound: BTreeMap<String, BoundNamespace> = BTreeMap::new();
         let here = self.bindings.values();
         for row in here.filter(|row| row.cluster_name == cluster) {
             let entry = bound.entry(row.namespace.clone()).or_default();

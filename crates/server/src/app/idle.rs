@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use det_ids::{Micros, TaskId};
-use det_orchestrator::{Event, IdleClock, IdleClocks, Watched, counts_idle};
+use det_orchestrator::{Event, IdleClock, IdleClocks, IdleService, counts_idle};
 use det_store::task_documents;
 use tokio::sync::Notify;
 
@@ -93,7 +93,7 @@ impl Idle {
         let watched = self.watched(context, live).await?;
         let now = Micros(det_store::steady_now());
         let (over, next) = self.lock().look(watched, now);
-        for Watched { task, timeout, .. } in over {
+        for IdleService { task, timeout, .. } in over {
             let unused = Event::Unused { id: task, timeout };
             orchestration.commit(unused).await?;
         }
@@ -101,7 +101,7 @@ impl Idle {
     }
 
     /// The live attempts of tasks whose services may not be idle for ever.
-    async fn watched(&self, context: &Context, live: &Live) -> AppResult<Vec<Watched>> {
+    async fn watched(&self, context: &Context, live: &Live) -> AppResult<Vec<IdleService>> {
         let attempts = live.look(&context.store, launched_attempts).await?;
         let lock = || {
             let timeouts = self.inner.timeouts.lock();
@@ -119,7 +119,7 @@ impl Idle {
                 }
             };
             timeouts.insert(row.task_id.clone(), timeout);
-            watched.extend(timeout.map(|timeout| Watched {
+            watched.extend(timeout.map(|timeout| IdleService {
                 task: row.task_id.clone(),
                 timeout,
                 counts: counts_idle(row.kind, &row.state),

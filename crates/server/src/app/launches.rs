@@ -81,7 +81,7 @@ pub struct GenericRequest {
 
 /// What came of a launch.
 #[derive(Debug, Clone)]
-pub struct Launched {
+pub struct LaunchOutcome {
     /// The new task; `None` when it was only checked.
     pub id: Option<TaskId>,
     /// Effective configuration, secrets hidden.
@@ -110,7 +110,7 @@ pub struct Launches {
 
 impl Launches {
     /// Checks a launch and, unless only that is asked, stores the task and requests its first attempt.
-    pub async fn launch(&self, actor: &Actor, request: LaunchRequest) -> AppResult<Launched> {
+    pub async fn launch(&self, actor: &Actor, request: LaunchRequest) -> AppResult<LaunchOutcome> {
         actor.require(Permission::Create, Kind::Task, "launch tasks")?;
         if let Some(parent) = &request.generic.parent {
             // Killing from the root reaches the parent: who may not steer that may not join its tree.
@@ -142,7 +142,7 @@ impl Launches {
         let preview = request.preview;
         let (warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
         if preview {
-            return Ok(Launched {
+            return Ok(LaunchOutcome {
                 id: None,
                 config: shown,
                 warnings,
@@ -172,7 +172,7 @@ impl Launches {
         if has_idle_timeout {
             self.idle.wake();
         }
-        Ok(Launched {
+        Ok(LaunchOutcome {
             id: Some(id),
             config: shown,
             warnings,

@@ -69,7 +69,7 @@ use crate::app::context::Context;
 use crate::app::orchestration::Orchestration;
 use crate::app::ownership::{Ownership, ReportSubject};
 use crate::app::searched_metric;
-use crate::app::silences::{Received, Silences};
+use crate::app::silences::{Contact, Silences};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -153,7 +153,7 @@ impl Metrics {
         self.code_reports.note(&report);
         // A thread of its own reports these, whatever the training does.
         if !is_profiler_group(&group) {
-            self.silences.received(actor, Received::Report);
+            self.silences.received(actor, Contact::Report);
         }
         let arriving = EncodedReport::new(report)?;
         if group == VALIDATION {

@@ -121,7 +121,7 @@ pub struct Inner {
     /// Experiments: creating, steering, continuing and changing them.
     pub experiments: experiments::Experiments,
     /// What runs outside the cluster and reports: experiments and trials.
-    pub(crate) unmanaged: unmanaged::Unmanaged,
+    pub(crate) unmanaged: unmanaged::UnmanagedRuns,
     /// Tasks that work for no experiment: launching and steering them.
     pub(crate) launches: launches::Launches,
     /// System metrics of launched tasks.

@@ -9,7 +9,7 @@ mod rows;
 use std::sync::Arc;
 
 use det_ids::{Micros, TrialId};
-use det_orchestrator::{Agenda, Clock, Event, Refused};
+use det_orchestrator::{Agenda, Clock, Event, Refusal};
 use det_store::{StoreError, WriteTx};
 
 pub(crate) use det_orchestrator::Cause;
@@ -133,11 +133,11 @@ impl Orchestration {
     }
 }
 
-fn refusal(refused: Refused) -> AppError {
+fn refusal(refused: Refusal) -> AppError {
     match refused {
-        Refused::NotFound { what, id } => AppError::not_found(what, id.escape_debug()),
-        Refused::Precondition(message) => AppError::precondition(message),
-        Refused::Unreadable(unreadable) => StoreError::Corrupt {
+        Refusal::NotFound { what, id } => AppError::not_found(what, id.escape_debug()),
+        Refusal::Precondition(message) => AppError::precondition(message),
+        Refusal::Unreadable(unreadable) => StoreError::Corrupt {
             what: unreadable.what,
             message: unreadable.message,
         }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use det_config::units::format_duration;
 use det_failpoints::failpoint;
 use det_ids::{ContainerId, Micros, PlaceId, WorkspaceId};
-use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::record::ActorName;
 use det_orchestrator::{Absence, Cause, Event, LogLevel, Place};
-use det_rm::{ContainerStart, Core, Fit, Health, Joined, NamespaceCore, Namespaces};
+use det_rm::{ContainerStart, Core, Fit, Health, JoinedPlace, NamespaceCore, Namespaces};
 use det_store::places::{self, PlaceRow};
 use det_store::{StoreError, WriteTx, namespaces};
 use det_taskspec::ContainerExit;
@@ -80,7 +80,7 @@ impl Places {
     }
 
     /// Stores that a place is there, with all its containers.
-    pub(crate) async fn join_in(&self, tx: &mut WriteTx, joined: Joined) -> AppResult<()> {
+    pub(crate) async fn join_in(&self, tx: &mut WriteTx, joined: JoinedPlace) -> AppResult<()> {
         // It may have gone since the place was asked in.
         self.pools.require(&joined.resource_pool)?;
         let before = places::find(&mut tx.conn(), &joined.place).await?;
@@ -221,7 +221,7 @@ impl Core for Places {
         self.context.hub.subscribe(Topic::Place(place.clone()))
     }
 
-    async fn desired(&self, place: &PlaceId) -> AppResult<BTreeMap<ContainerId, Desired>> {
+    async fn desired(&self, place: &PlaceId) -> AppResult<BTreeMap<ContainerId, DesiredState>> {
         let look = self
             .live
             .look(&self.context.store, |cache| cache.desired(place));
@@ -252,7 +252,7 @@ impl Core for Places {
         self.connected.give_back(lease)
     }
 
-    async fn joined(&self, joined: Joined) -> AppResult<Lease> {
+    async fn joined(&self, joined: JoinedPlace) -> AppResult<Lease> {
         let (place, service) = (joined.place.clone(), self.clone());
         let lease = self.connected.take(&place, &joined.instance);
         let lease = lease.ok_or_else(|| {
@@ -279,7 +279,7 @@ impl Core for Places {
     async fn observed(
         &self,
         place: &PlaceId,
-        observed: Vec<(ContainerId, Observed)>,
+        observed: Vec<(ContainerId, ObservedState)>,
     ) -> AppResult<()> {
         let (orchestration, place) = (self.orchestration.clone(), place.clone());
         self.context
@@ -369,7 +369,7 @@ impl NamespaceCore for Places {
 }
 
 /// The row of a place that joins.
-fn row_of(joined: &Joined, before: Option<&PlaceRow>) -> PlaceRow {
+fn row_of(joined: &JoinedPlace, before: Option<&PlaceRow>) -> PlaceRow {
     // What the database cannot hold must not keep a place from joining.
     let instance_id = joined.instance.replace('\0', "");
     let known = before.map(place_of);

@@ -1,7 +1,7 @@
 //! What a search would do, without running it.
 
 use det_authz::{Kind, Permission};
-use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
+use det_config::submitted::{CompletionDefaults, Experiment, SubmittedDocument};
 use det_searcher::{Preview, preview};
 use serde_json::{Map, Value, json};
 
@@ -47,7 +47,7 @@ impl Previews {
     }
 
     fn preview(&self, config: &Value, seed: u32) -> AppResult<PreviewedSearch> {
-        let submitted = Submitted::from_value(Experiment, config).map_err(config_error)?;
+        let submitted = SubmittedDocument::from_value(Experiment, config).map_err(config_error)?;
         let pool = submitted
             .under(&[])
             .placement()

@@ -97,7 +97,7 @@ impl LogPatch {
 }
 
 /// A decision about what was read.
-enum Decided {
+enum ReloadDecision {
     Taken(Vec<Change>),
     Refused(Vec<RefusedChange>),
 }
@@ -172,14 +172,14 @@ impl Reload {
         };
         let warnings = loaded.warnings.clone();
         match self.decide(&actor, mode, loaded).await? {
-            Decided::Taken(changes) => {
+            ReloadDecision::Taken(changes) => {
                 if mode == Mode::Apply {
                     Self::report_changes(&changes, &warnings);
                     self.warn_of_stranded_jobs().await?;
                 }
                 Ok(ReloadOutcome { changes, warnings })
             }
-            Decided::Refused(refused) => {
+            ReloadDecision::Refused(refused) => {
                 let error = refusal(&refused);
                 self.report_refusal(&actor, mode, &error).await?;
                 Err(error)
@@ -266,7 +266,7 @@ impl Reload {
         actor: &ActorName,
         mode: Mode,
         loaded: LoadedMaster,
-    ) -> AppResult<Decided> {
+    ) -> AppResult<ReloadDecision> {
         let (service, actor) = (self.clone(), actor.to_owned());
         let decided = self
             .context
@@ -285,7 +285,7 @@ impl Reload {
         actor: &ActorName,
         mode: Mode,
         loaded: LoadedMaster,
-    ) -> AppResult<Decided> {
+    ) -> AppResult<ReloadDecision> {
         let in_force = self.context.config();
         let going = in_force.gone_in(&loaded.config).into_iter();
         let going: BTreeSet<String> = going.map(|pool| pool.name).collect();
@@ -294,10 +294,10 @@ impl Reload {
         let origins = loaded.origins();
         let reload = match in_force.reload(loaded.config, occupied) {
             Ok(reload) => reload,
-            Err(refused) => return Ok(Decided::Refused(refused)),
+            Err(refused) => return Ok(ReloadDecision::Refused(refused)),
         };
         if mode == Mode::Check {
-            return Ok(Decided::Taken(reload.changes));
+            return Ok(ReloadDecision::Taken(reload.changes));
         }
         if !reload.changes.is_empty() {
             self.record_changes(tx, actor, &reload.changes).await?;
@@ -305,7 +305,7 @@ impl Reload {
         self.context.in_force.leave(going);
         let (service, config) = (self.clone(), reload.config);
         tx.once_stored(move || service.put_in_force(config, origins));
-        Ok(Decided::Taken(reload.changes))
+        Ok(ReloadDecision::Taken(reload.changes))
     }
 
     /// What is in these pools, in words; pools with nothing in them are left out.

@@ -7,7 +7,7 @@
 use det_config::errors::ConfigErrors;
 use det_config::experiment::ExperimentConfig;
 use det_config::policies::{Policies, Workload};
-use det_config::submitted::{CompletionDefaults, Submitted, WorkSize, check_stored_pod};
+use det_config::submitted::{CompletionDefaults, SubmittedDocument, WorkSize, check_stored_pod};
 use det_ids::{ExperimentId, ProjectId};
 use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
@@ -101,7 +101,7 @@ impl Renewals {
     pub(crate) async fn renew(
         &self,
         row: &ExperimentRow,
-        over: Option<Submitted>,
+        over: Option<SubmittedDocument>,
         workspace: &WorkspaceRow,
         renewal: Renewal,
     ) -> AppResult<RenewedConfig> {
@@ -112,7 +112,7 @@ impl Renewals {
             .policies
             .over(workspace.id, Workload::Experiment)
             .await?;
-        let stored = Submitted::renewed(&before, &policies).map_err(|e| refused(&e))?;
+        let stored = SubmittedDocument::renewed(&before, &policies).map_err(|e| refused(&e))?;
         let (placed, is_changed) = (stored.under(&[]).placement(), over.is_some());
         let submitted = match over {
             Some(over) => over.over(stored),
@@ -321,7 +321,7 @@ pub(crate) fn overtaken(id: ExperimentId) -> AppError {
 /// A stored configuration, changed or not, under policies. What the cluster gives where a document is silent it was given
 /// when it was submitted.
 fn complete(
-    submitted: &Submitted,
+    submitted: &SubmittedDocument,
     before: &ExperimentConfig,
     policies: &[Policies],
 ) -> Result<ExperimentConfig, ConfigErrors> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use det_authz::{Identity, Permission, Target as AuthzTarget};
 use det_config::container::ProxyPort;
 use det_ids::{ExperimentId, TaskId, UserId};
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_lifecycle::task::{Stop, TaskState};
 use det_rm::ReachError;
 use det_store::allocations::{self, TaskRow};
@@ -286,7 +286,7 @@ impl Services {
         let Some(chief) = chief.filter(|row| row.ended_at.is_none()) else {
             return Err(not_there(name, &task));
         };
-        let Some(Observed::Running {
+        let Some(ObservedState::Running {
             ports,
             host_address,
             ..

@@ -14,7 +14,7 @@ use crate::auth::Actor;
 
 /// What was received of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Received {
+pub(crate) enum Contact {
     /// A line of its log.
     Line,
     /// A report of metrics, or of a checkpoint.
@@ -48,12 +48,12 @@ impl Silences {
     }
 
     /// Something was received of a caller just now: it counts where that is a trial's task.
-    pub(crate) fn received(&self, actor: &Actor, what: Received) {
+    pub(crate) fn received(&self, actor: &Actor, what: Contact) {
         if let Actor::Task(task) = actor
             && task.trial_id.is_some()
         {
             let now = Micros(det_store::steady_now());
-            let report = (what == Received::Report).then(det_store::now);
+            let report = (what == Contact::Report).then(det_store::now);
             self.lock()
                 .received(&task.task_id, &task.allocation_id, now, report);
         }

@@ -12,8 +12,8 @@ use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
 use det_store::{Conn, task_documents};
 use det_taskspec::{
-    ClusterFacts, ContainerRequest, DeviceKind, Granted, KindFacts, PlaceFacts, RunsIn, SpecError,
-    StorageFacts, TaskFacts, TaskUser, TrialFacts, container_spec,
+    ClusterFacts, ContainerRequest, DeviceKind, KindFacts, PlaceFacts, RunsIn, SlotGrant,
+    SpecError, StorageFacts, TaskFacts, TaskUser, TrialFacts, container_spec,
 };
 
 use crate::app::configs::{Configs, launched_config};
@@ -298,7 +298,7 @@ async fn place_facts(
         device_kind: (startable.place.capacity.devices().iter())
             .find(|device| container.slots.contains(&device.id))
             .map_or(DeviceKind::Cpu, |device| device.kind),
-        slots: Granted::new(
+        slots: SlotGrant::new(
             container.slots.iter().copied().collect(),
             startable.place.capacity.is_named(),
         ),

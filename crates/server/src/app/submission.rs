@@ -8,7 +8,7 @@ use det_config::experiment::ExperimentConfig;
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
 use det_config::secrets::MASK;
-use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
+use det_config::submitted::{CompletionDefaults, Experiment, SubmittedDocument};
 use det_ids::{ExperimentId, ProjectId, WorkspaceId};
 use det_searcher::Search;
 use det_store::experiments::{self};
@@ -16,7 +16,7 @@ use det_store::workspaces::{ProjectRow, UNCATEGORIZED_PROJECT, WorkspaceRow};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::app::admission::{Admission, Admitted, Findings};
+use crate::app::admission::{Admission, AdmittedPools, Findings};
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
 use crate::app::documents::{
@@ -118,19 +118,22 @@ fn home_of<'p>(
 }
 
 /// A document over the checkpoint storage of its workspace.
-fn over_workspace(submitted: Submitted, workspace: &WorkspaceRow) -> AppResult<Submitted> {
+fn over_workspace(
+    submitted: SubmittedDocument,
+    workspace: &WorkspaceRow,
+) -> AppResult<SubmittedDocument> {
     let Some(storage) = &workspace.checkpoint_storage else {
         return Ok(submitted);
     };
     let source = Source::layer(Layer::Workspace(workspace.name.clone()));
     let text = format!("{{\"checkpoint_storage\": {storage}}}");
-    let under = Submitted::read_from(Experiment, source, &text).map_err(config_error)?;
+    let under = SubmittedDocument::read_from(Experiment, source, &text).map_err(config_error)?;
     Ok(submitted.over(under))
 }
 
 /// A document over its templates: the first of the phases of a check, each of which takes the result of the one before.
 struct LayeredDocument {
-    submitted: Submitted,
+    submitted: SubmittedDocument,
     /// Whether it is so long that it is worked on on a blocking thread.
     long: bool,
     /// What is reported together with the errors of the completed document.
@@ -160,7 +163,7 @@ struct PolicedDocument<'p> {
 /// A document whose resource pools are known.
 struct PlacedDocument<'p> {
     governed: PolicedDocument<'p>,
-    admitted: Admitted,
+    admitted: AdmittedPools,
 }
 
 /// A complete configuration that nothing speaks against.
@@ -209,7 +212,7 @@ impl<'p> RevealedDocument<'p> {
 impl<'p> PlacedDocument<'p> {
     /// What runs outside the cluster asks for no pool.
     fn nowhere(governed: PolicedDocument<'p>) -> Self {
-        let admitted = Admitted {
+        let admitted = AdmittedPools {
             pools: Vec::new(),
             slots_exceeded: false,
         };
@@ -332,7 +335,7 @@ impl Submissions {
         long: bool,
     ) -> AppResult<LayeredDocument> {
         let text = request.config.clone();
-        let submitted = offload(long, move || Submitted::read(Experiment, &text))
+        let submitted = offload(long, move || SubmittedDocument::read(Experiment, &text))
             .await?
             .map_err(config_error)?;
         let submitted = self.over_known_templates(submitted, request).await?;
@@ -443,7 +446,7 @@ impl Submissions {
         actor: &Actor,
         request: &NewExperimentRequest,
         project_id: ProjectId,
-        submitted: &mut Submitted,
+        submitted: &mut SubmittedDocument,
         findings: &mut Findings,
     ) -> AppResult<bool> {
         let mut known = Vec::new();
@@ -487,9 +490,9 @@ impl Submissions {
     /// document by itself; what else is, cannot be known without it.
     async fn over_known_templates(
         &self,
-        submitted: Submitted,
+        submitted: SubmittedDocument,
         request: &NewExperimentRequest,
-    ) -> AppResult<Submitted> {
+    ) -> AppResult<SubmittedDocument> {
         if request.templates.is_empty() {
             return Ok(submitted);
         }
@@ -512,7 +515,7 @@ impl Submissions {
     /// A submission over what this cluster gives where it is silent, under the policies of its place.
     async fn complete(
         &self,
-        submitted: Submitted,
+        submitted: SubmittedDocument,
         policies: Vec<Policies>,
         (pool, runner): (&str, Runner),
         long: bool,

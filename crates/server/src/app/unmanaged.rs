@@ -54,14 +54,14 @@ pub enum Heartbeat {
 
 /// What runs outside the cluster. Cheap to clone.
 #[derive(Clone)]
-pub struct Unmanaged {
+pub struct UnmanagedRuns {
     context: Context,
     ownership: Ownership,
     experiments: Experiments,
     orchestration: Orchestration,
 }
 
-impl Unmanaged {
+impl UnmanagedRuns {
     /// Puts the service together.
     pub(crate) fn new(
         context: Context,

@@ -43,7 +43,7 @@ const STREAM_PACE: Pace = Pace {
 
 /// Marks an answer that several clients share: it is counted where it is kept.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Shared;
+pub(crate) struct SharedAnswer;
 
 /// Counts large answers and paces them.
 pub(crate) async fn bound(State(master): State<Master>, request: Request, next: Next) -> Response {
@@ -51,7 +51,7 @@ pub(crate) async fn bound(State(master): State<Master>, request: Request, next: 
     let response = next.run(request).await;
     let large = response.body().size_hint().exact();
     if large.is_none_or(|bytes| bytes <= SMALL_BYTES)
-        || response.extensions().get::<Shared>().is_some()
+        || response.extensions().get::<SharedAnswer>().is_some()
     {
         return response;
     }

@@ -10,7 +10,7 @@ use det_api_types::logs::{
     TrialLogsFieldsResponse, TrialLogsResponse, UnmanagedLog, read_task_logs,
 };
 use det_api_types::page::{Empty, OrderBy};
-use det_api_types::wire::{Salvaged, Timestamp};
+use det_api_types::wire::{SalvagedElement, Timestamp};
 use det_ids::{AgentId, AllocationId, ContainerId, TaskId, TrialId};
 use det_store::logs::{LogLine, Origin, PackedLines, Packer, pack};
 use serde::Serialize;
@@ -203,8 +203,8 @@ fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
     let mut lines = Vec::with_capacity(body.logs.len());
     for (index, record) in body.logs.into_iter().enumerate() {
         let record = match record {
-            Salvaged::Read(record) => record,
-            Salvaged::Unreadable(error) => {
+            SalvagedElement::Read(record) => record,
+            SalvagedElement::Unreadable(error) => {
                 tracing::debug!(index, %error, "a log record could not be read");
                 // The lines of a spool are counted: a dropped one must not shift those behind it.
                 if body.spool.is_some() {
@@ -256,7 +256,7 @@ struct UnmanagedLogsTaken {
     request_body = Vec<UnmanagedLog>, responses((status = 200, body = UnmanagedLogsTaken)))]
 async fn post_unmanaged_logs(
     Reporter(master, actor): Reporter,
-    WireBody(records): WireBody<Vec<Salvaged<UnmanagedLog>>>,
+    WireBody(records): WireBody<Vec<SalvagedElement<UnmanagedLog>>>,
 ) -> Answer {
     let all = records.len();
     let lines = unmanaged_lines(records, det_store::now());
@@ -270,13 +270,13 @@ async fn post_unmanaged_logs(
 /// Lines by task. The client stamps all records of a run with the time of its start: a time that every record of a task
 /// repeats is not theirs, and the time of arrival is nearer.
 fn unmanaged_lines(
-    records: Vec<Salvaged<UnmanagedLog>>,
+    records: Vec<SalvagedElement<UnmanagedLog>>,
     now: i64,
 ) -> BTreeMap<TaskId, Vec<LogLine>> {
     let mut of_task: BTreeMap<TaskId, Vec<LogLine>> = BTreeMap::new();
     for record in records
         .into_iter()
-        .filter_map(Salvaged::read)
+        .filter_map(SalvagedElement::read)
         .filter(|record| !record.task_id.is_empty())
     {
         let line = TaskLog {
@@ -619,8 +619,9 @@ mod tests {
 
     #[test]
     fn a_frozen_time_gives_way_to_that_of_arrival() {
-        let read =
-            |text: &str| wire::decode::<Vec<Salvaged<UnmanagedLog>>>(text.as_bytes()).unwrap();
+        let read = |text: &str| {
+            wire::decode::<Vec<SalvagedElement<UnmanagedLog>>>(text.as_bytes()).unwrap()
+        };
         let frozen = read(
             r#"[{"task_id":"t","timestamp":"2020-01-01T00:00:00Z","log":"a","rank":"3"},
                 {"task_id":"t","timestamp":"2020-01-01T00:00:00Z","log":"b","rank":0},

@@ -109,7 +109,7 @@ pub fn service(master: Master, drivers: Router) -> Router {
             while_held,
         ))
         .layer(axum::middleware::from_fn_with_state(
-            origin::Checked::new(master.clone()),
+            origin::OriginCheck::new(master.clone()),
             origin::check,
         ))
         .layer(CatchPanicLayer::custom(error::on_panic))
@@ -167,7 +167,7 @@ fn router(master: Master, drivers: Router) -> Router {
             cors::let_in,
         ))
         .layer(axum::middleware::from_fn_with_state(
-            origin::Checked::new(master.clone()),
+            origin::OriginCheck::new(master.clone()),
             origin::check,
         ))
         .layer(CatchPanicLayer::custom(error::on_panic))

@@ -34,13 +34,13 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// What the check needs beside the request.
 #[derive(Clone)]
-pub(crate) struct Checked {
+pub(crate) struct OriginCheck {
     master: Master,
     /// Name of this machine.
     hostname: Option<Arc<str>>,
 }
 
-impl Checked {
+impl OriginCheck {
     /// Asks the kernel for the name of this machine.
     pub(crate) fn new(master: Master) -> Self {
         let hostname = nix::unistd::gethostname()
@@ -53,7 +53,7 @@ impl Checked {
 
 /// Refuses requests under a foreign name, and changes that another site's page asks for.
 pub(crate) async fn check(
-    State(checked): State<Checked>,
+    State(checked): State<OriginCheck>,
     request: Request,
     next: Next,
 ) -> Response {

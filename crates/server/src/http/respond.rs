@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::AppResult;
 use crate::error::{AppError, ErrorKind};
-use crate::http::answers::Shared;
+use crate::http::answers::SharedAnswer;
 use crate::http::error::{ApiError, StreamError, before_stream, stream_line};
 
 /// Result of a handler.
@@ -40,7 +40,7 @@ pub(crate) fn shared(body: Bytes) -> Response {
         Body::from(body),
     )
         .into_response();
-    response.extensions_mut().insert(Shared);
+    response.extensions_mut().insert(SharedAnswer);
     response
 }
 

@@ -8,7 +8,7 @@ use det_api_types::launches::{
 use det_api_types::wire::Object;
 use det_config::task::LaunchKind;
 use det_ids::TaskId;
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_taskspec::{TaskDetails, TaskKind};
 use serde_json::json;
 use utoipa_axum::router::OpenApiRouter;
@@ -50,7 +50,7 @@ fn addresses(view: &LaunchedView) -> Vec<Object> {
         .container
         .as_ref()
         .and_then(|(row, _)| row.observed.as_ref());
-    let Some(Observed::Running {
+    let Some(ObservedState::Running {
         host_address,
         ports,
         ..

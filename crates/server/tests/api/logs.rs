@@ -16,7 +16,7 @@ fn texts(messages: &[Value]) -> Vec<&str> {
 }
 
 /// A cluster with one waiting task, the path of its log without the master's own lines, and of its trial's.
-struct Logged {
+struct LoggedTask {
     cluster: Cluster,
     client: Client,
     task_id: TaskId,
@@ -24,11 +24,11 @@ struct Logged {
     trial_logs: String,
 }
 
-async fn logged() -> Logged {
+async fn logged() -> LoggedTask {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
     let experiment = cluster.experiment("logged", 1).await;
     let (task, _) = cluster.task_of(experiment).await;
-    Logged {
+    LoggedTask {
         client: cluster.admin().await,
         task_logs: format!("/api/v1/tasks/{}/logs?sources=task", task.id),
         trial_logs: format!(
@@ -40,7 +40,7 @@ async fn logged() -> Logged {
     }
 }
 
-impl Logged {
+impl LoggedTask {
     fn record(&self, log: &str) -> Value {
         json!({"task_id": self.task_id, "log": log, "source": "task", "stdtype": "stdout", "timestamp": "2022-03-02T02:15:18.299569Z"})
     }

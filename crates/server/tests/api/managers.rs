@@ -9,8 +9,8 @@ mod side_by_side;
 
 use det_agent_proto::{ContainerReport, ContainerState, ToAgent};
 use det_ids::{AllocationId, ContainerId, ExperimentId};
-use det_lifecycle::container::Observed;
-use det_taskspec::{ContainerExit, ContainerSpec, Granted};
+use det_lifecycle::container::ObservedState;
+use det_taskspec::{ContainerExit, ContainerSpec, SlotGrant};
 use serde_json::{Value, json};
 
 use crate::pools;
@@ -21,14 +21,14 @@ const POOLS: &str =
     "[{pool_name: default}, {pool_name: two, agent_reconnect_wait: 0s}, {pool_name: three}]";
 
 /// A container that a place holds: its id, its allocation, what was observed.
-type Held = (ContainerId, AllocationId, Observed);
+type HeldContainer = (ContainerId, AllocationId, ObservedState);
 
 /// A place of the manager that is tested. All of it waits for what it expects, and fails when something else comes.
 trait Place: Sized {
     /// Whether its slots have names.
     const NAMED: bool;
     /// Joins with two slots and what it holds.
-    async fn join(cluster: &Cluster, id: &str, pool: &str, held: Vec<Held>) -> Self;
+    async fn join(cluster: &Cluster, id: &str, pool: &str, held: Vec<HeldContainer>) -> Self;
     /// The next container to start.
     async fn next_start(&mut self) -> ContainerSpec;
     /// The next order to end one; whether it is to be asked first.
@@ -36,7 +36,7 @@ trait Place: Sized {
     /// The order to forget this one.
     async fn forgets(&mut self, spec: &ContainerSpec);
     /// Reports on one.
-    async fn observes(&mut self, spec: &ContainerSpec, observed: Observed);
+    async fn observes(&mut self, spec: &ContainerSpec, observed: ObservedState);
     /// Goes away.
     async fn leave(self);
 }
@@ -44,7 +44,7 @@ trait Place: Sized {
 impl Place for FakePlace {
     const NAMED: bool = false;
 
-    async fn join(cluster: &Cluster, id: &str, pool: &str, held: Vec<Held>) -> Self {
+    async fn join(cluster: &Cluster, id: &str, pool: &str, held: Vec<HeldContainer>) -> Self {
         let held = held.into_iter().map(|(id, _, observed)| (id, observed));
         Self::join(cluster, id, 2, pool, held.collect()).await
     }
@@ -70,7 +70,7 @@ impl Place for FakePlace {
         }
     }
 
-    async fn observes(&mut self, spec: &ContainerSpec, observed: Observed) {
+    async fn observes(&mut self, spec: &ContainerSpec, observed: ObservedState) {
         (**self).observes(&spec.container_id, observed).await;
     }
 
@@ -80,12 +80,12 @@ impl Place for FakePlace {
 }
 
 /// What an agent reports of a container about which this was observed.
-fn state(observed: Observed) -> ContainerState {
+fn state(observed: ObservedState) -> ContainerState {
     match observed {
-        Observed::Assigned => ContainerState::Assigned,
-        Observed::Pulling => ContainerState::Pulling,
-        Observed::Starting => ContainerState::Starting,
-        Observed::Running {
+        ObservedState::Assigned => ContainerState::Assigned,
+        ObservedState::Pulling => ContainerState::Pulling,
+        ObservedState::Starting => ContainerState::Starting,
+        ObservedState::Running {
             host_address,
             ports,
             runtime_id,
@@ -94,14 +94,14 @@ fn state(observed: Observed) -> ContainerState {
             ports,
             runtime_id,
         },
-        Observed::Terminated { exit, cause } => ContainerState::Terminated { exit, cause },
+        ObservedState::Terminated { exit, cause } => ContainerState::Terminated { exit, cause },
     }
 }
 
 impl Place for FakeAgent {
     const NAMED: bool = true;
 
-    async fn join(cluster: &Cluster, id: &str, pool: &str, held: Vec<Held>) -> Self {
+    async fn join(cluster: &Cluster, id: &str, pool: &str, held: Vec<HeldContainer>) -> Self {
         if held.is_empty() {
             return cluster.agent_in(pool, id, 2).await;
         }
@@ -130,7 +130,7 @@ impl Place for FakeAgent {
         Self::forgets(self, spec).await;
     }
 
-    async fn observes(&mut self, spec: &ContainerSpec, observed: Observed) {
+    async fn observes(&mut self, spec: &ContainerSpec, observed: ObservedState) {
         self.report(spec, state(observed)).await;
     }
 
@@ -139,16 +139,16 @@ impl Place for FakeAgent {
     }
 }
 
-fn running() -> Observed {
-    Observed::Running {
+fn running() -> ObservedState {
+    ObservedState::Running {
         host_address: "10.0.0.1".into(),
         ports: vec![(1734, 41_734)],
         runtime_id: "4711".into(),
     }
 }
 
-fn exited(code: i32) -> Observed {
-    Observed::Terminated {
+fn exited(code: i32) -> ObservedState {
+    ObservedState::Terminated {
         exit: ContainerExit::Exited { code },
         cause: None,
     }
@@ -201,7 +201,7 @@ impl<P: Place> Running<P> {
     }
 
     /// The container, as a place holds it of which this was observed.
-    fn held(&self, observed: Observed) -> Vec<Held> {
+    fn held(&self, observed: ObservedState) -> Vec<HeldContainer> {
         let spec = &self.spec;
         vec![(
             spec.container_id.clone(),
@@ -237,8 +237,8 @@ async fn each_pool_starts_its_own<P: Place>() {
         let id = submit(&client, pool).await;
         let spec = place.next_start().await;
         let granted = match &spec.slots {
-            Granted::Devices(slots) => (true, slots.len()),
-            Granted::Count(count) => (false, *count as usize),
+            SlotGrant::Devices(slots) => (true, slots.len()),
+            SlotGrant::Count(count) => (false, *count as usize),
         };
         assert_eq!(granted, (P::NAMED, 2));
         let env = &spec.script.env;
@@ -254,7 +254,7 @@ async fn each_pool_starts_its_own<P: Place>() {
 
 async fn what_is_said_twice_or_late_changes_nothing<P: Place>() {
     let mut it = Running::<P>::container_in("default").await;
-    for observed in [running(), Observed::Pulling, Observed::Assigned] {
+    for observed in [running(), ObservedState::Pulling, ObservedState::Assigned] {
         it.place.observes(&it.spec, observed).await;
     }
     it.is_known().await;
@@ -278,7 +278,7 @@ async fn what_is_killed_is_ended_at_once<P: Place>() {
     assert!(!it.place.next_end().await, "it is asked first");
     let exit = ContainerExit::Killed;
     it.place
-        .observes(&it.spec, Observed::Terminated { exit, cause: None })
+        .observes(&it.spec, ObservedState::Terminated { exit, cause: None })
         .await;
     it.place.forgets(&it.spec).await;
     let Running {

@@ -19,14 +19,14 @@ use crate::master::AGENT_TOKEN;
 
 /// A container as the agent has it.
 #[derive(Debug, Clone)]
-pub(crate) struct Held {
+pub(crate) struct HeldContainer {
     pub(crate) spec: ContainerSpec,
     pub(crate) state: ContainerState,
     /// How often its start was ordered; more than once is fine, it runs once.
     pub(crate) orders: u32,
 }
 
-type Containers = BTreeMap<String, Held>;
+type Containers = BTreeMap<String, HeldContainer>;
 
 /// The agent, with one slot.
 pub(crate) struct Agent {
@@ -82,7 +82,7 @@ impl Agent {
     }
 }
 
-fn report_of(held: &Held) -> ContainerReport {
+fn report_of(held: &HeldContainer) -> ContainerReport {
     ContainerReport {
         container_id: held.spec.container_id.clone(),
         allocation_id: held.spec.allocation_id.clone(),
@@ -161,7 +161,7 @@ fn follow(held: &watch::Sender<Containers>, order: ToAgent) -> Option<ContainerR
     held.send_modify(|held| match order {
         ToAgent::Start(spec) => {
             let id = spec.container_id.0.clone();
-            let one = held.entry(id).or_insert_with(|| Held {
+            let one = held.entry(id).or_insert_with(|| HeldContainer {
                 spec: *spec,
                 state: ContainerState::Running {
                     host_address: "127.0.0.1".into(),

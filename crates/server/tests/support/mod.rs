@@ -48,19 +48,19 @@ pub(crate) struct Cluster {
     http: reqwest::Client,
     directory: TempDir,
     /// What its configuration is read from.
-    pub(crate) written: Arc<Written>,
+    pub(crate) written: Arc<ReplaceableConfig>,
 }
 
 /// A configuration that can be written anew while its master runs.
 #[derive(Default)]
-pub(crate) struct Written {
+pub(crate) struct ReplaceableConfig {
     flags: Mutex<Vec<(String, String)>>,
     file: Mutex<String>,
     /// Levels that the log was set to.
     pub(crate) levels: Mutex<Vec<String>>,
 }
 
-impl Written {
+impl ReplaceableConfig {
     fn set(&self, flags: &[(String, String)]) {
         *self.flags.lock().unwrap() = flags.to_vec();
     }
@@ -71,7 +71,7 @@ impl Written {
     }
 }
 
-impl Surroundings for Written {
+impl Surroundings for ReplaceableConfig {
     fn read_config(&self) -> Result<LoadedMaster, UnusableConfig> {
         let files = [("master.yaml".to_owned(), self.file.lock().unwrap().clone())];
         let flags = self.flags.lock().unwrap().clone();
@@ -635,7 +635,7 @@ fn options(
     directory: &TempDir,
     flags: &[(&str, &str)],
     port: u16,
-) -> (MasterOptions, Arc<Written>) {
+) -> (MasterOptions, Arc<ReplaceableConfig>) {
     let mut all: Vec<(String, String)> = flags
         .iter()
         .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
@@ -644,7 +644,7 @@ fn options(
         all.push(("host".into(), "127.0.0.1".into()));
     }
     all.push(("port".into(), port.to_string()));
-    let written = Arc::new(Written::default());
+    let written = Arc::new(ReplaceableConfig::default());
     written.set(&all);
     let hub = Hub::default();
     let options = MasterOptions {

@@ -6,7 +6,7 @@ use det_lifecycle::record::ActorName;
 use det_orchestrator::{Cause, Event, Place};
 use det_scheduler::Service;
 
-use super::{Refused, Tx};
+use super::{RefusalText, Tx};
 use crate::rows::Agent;
 
 /// A container as an agent reports it.
@@ -20,7 +20,7 @@ impl Tx<'_> {
         instance: u32,
         slots: u32,
         containers: &[ReportedContainer],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RefusalText> {
         let known = self.rows.agents.get(id).map(|known| &known.row);
         let known_instance = known.map(|row| row.instance.clone());
         // There is one pool here.
@@ -46,7 +46,7 @@ impl Tx<'_> {
         id: &PlaceId,
         slot: Option<u32>,
         service: Service,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RefusalText> {
         if !self.memory.connections.contains_key(id) {
             return Err(format!("agent {id} is not connected"));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::{AllocationId, ContainerId, Micros};
-use det_orchestrator::{Core, Decided};
+use det_orchestrator::{Core, PassDecision};
 use det_scheduler::{
     Job, NeverFits, PlaceSnapshot, Plan, Planner, Policy, PoolSettings, PoolSnapshot, Queue,
     SlotDemand, WaitExplanation, Work,
@@ -13,9 +13,9 @@ use det_scheduler::{
 
 use serde_json::Map;
 
-use super::{Refused, Tx};
+use super::{RefusalText, Tx};
 use crate::history::Rule;
-use crate::rows::{Agent, Allocation, Experiment, Launched, Rows, Time};
+use crate::rows::{Agent, Allocation, Experiment, LaunchedTask, Rows, Time};
 
 /// Zero-slot containers that each agent takes at once.
 const AUX_LIMIT: u32 = 2;
@@ -46,7 +46,7 @@ impl PlannerAnswer {
     }
 
     /// What of it is to be stored.
-    pub(crate) fn decided(&self, rows: &Rows) -> Decided {
+    pub(crate) fn decided(&self, rows: &Rows) -> PassDecision {
         let waiting = self.plan.waiting.iter().map(|(id, reason)| {
             let waiting = WaitExplanation {
                 kind: reason.kind(),
@@ -55,7 +55,7 @@ impl PlannerAnswer {
             };
             (id.clone(), Arc::new(waiting))
         });
-        let mut decided = Decided {
+        let mut decided = PassDecision {
             placements: self.plan.placements.clone(),
             preempt: self.plan.preempt.clone(),
             hand_over: self.plan.hand_over.clone(),
@@ -135,7 +135,7 @@ fn job(experiment: &Experiment) -> Job {
     }
 }
 
-fn job_of_task(task: &Launched) -> Job {
+fn job_of_task(task: &LaunchedTask) -> Job {
     Job {
         priority: task.launch.priority,
         weight: 1.0,
@@ -168,7 +168,7 @@ pub(crate) fn can_ever_fit(rows: &Rows, slots: u32, single_place: bool) -> Resul
 
 impl Tx<'_> {
     /// Stores a plan.
-    pub(crate) fn apply_plan(&mut self, decided: Decided) -> Result<(), Refused> {
+    pub(crate) fn apply_plan(&mut self, decided: PassDecision) -> Result<(), RefusalText> {
         let mut ports = self.rows.host_ports();
         for placement in &decided.placements {
             if let Some(wish) = self.rows.port_wish(&placement.allocation_id) {

@@ -10,11 +10,11 @@ use det_lifecycle::trial::TrialEvent;
 use det_orchestrator::{Cause, Event, SearchState};
 use det_searcher::Search;
 
-use super::{Refused, Tx};
+use super::{RefusalText, Tx};
 use crate::history::{Submission, Wish};
 use crate::rows::{Experiment, StoredSearch};
 
-fn search_of(submission: &Submission, experiment_id: ExperimentId) -> Result<Search, Refused> {
+fn search_of(submission: &Submission, experiment_id: ExperimentId) -> Result<Search, RefusalText> {
     let seed = u32::try_from(experiment_id.0).unwrap_or(0);
     Search::new(&submission.searcher(), &Submission::space(), seed).map_err(|e| e.to_string())
 }
@@ -23,7 +23,7 @@ fn search_of(submission: &Submission, experiment_id: ExperimentId) -> Result<Sea
 pub(crate) fn replay(
     submission: &Submission,
     stored: &StoredSearch,
-) -> Result<SearchState, Refused> {
+) -> Result<SearchState, RefusalText> {
     SearchState::replay(
         &submission.searcher(),
         &Submission::space(),
@@ -36,7 +36,7 @@ impl Tx<'_> {
     pub(crate) fn create_experiment(
         &mut self,
         submission: &Rc<Submission>,
-    ) -> Result<ExperimentId, Refused> {
+    ) -> Result<ExperimentId, RefusalText> {
         if let Err(never) =
             super::can_ever_fit(self.rows, submission.slots, submission.single_place)
         {
@@ -81,7 +81,7 @@ impl Tx<'_> {
     }
 
     /// A user's request.
-    pub(crate) fn steer(&mut self, id: ExperimentId, wish: Wish) -> Result<(), Refused> {
+    pub(crate) fn steer(&mut self, id: ExperimentId, wish: Wish) -> Result<(), RefusalText> {
         let event = match wish {
             Wish::Pause => ExperimentEvent::Pause,
             Wish::Activate => ExperimentEvent::Activate,
@@ -97,7 +97,7 @@ impl Tx<'_> {
         }])
     }
 
-    pub(crate) fn kill_trial(&mut self, id: TrialId) -> Result<(), Refused> {
+    pub(crate) fn kill_trial(&mut self, id: TrialId) -> Result<(), RefusalText> {
         self.advance([Event::Trial {
             id,
             event: TrialEvent::Kill,
@@ -105,7 +105,7 @@ impl Tx<'_> {
         }])
     }
 
-    fn continue_in(&mut self, id: ExperimentId) -> Result<(), Refused> {
+    fn continue_in(&mut self, id: ExperimentId) -> Result<(), RefusalText> {
         let experiment = self.rows.experiments.get(&id);
         let submission = experiment
             .ok_or_else(|| format!("experiment {id} not found"))?

@@ -7,12 +7,12 @@ use std::time::Duration;
 use det_ids::{JobId, TaskId, UserId};
 use det_lifecycle::record::ActorName;
 use det_lifecycle::task::{Demand, TaskEvent, TaskState};
-use det_orchestrator::{Cause, Event, Task, Watched, counts_idle};
+use det_orchestrator::{Cause, Event, IdleService, Task, counts_idle};
 use det_taskspec::TaskKind;
 
-use super::{Refused, Topic, Tx};
+use super::{RefusalText, Topic, Tx};
 use crate::history::{Launch, TaskWish};
-use crate::rows::{Launched, Rows};
+use crate::rows::{LaunchedTask, Rows};
 
 impl Tx<'_> {
     /// A user launches a task, as one of its own or as one that belongs to a generic task.
@@ -20,7 +20,7 @@ impl Tx<'_> {
         &mut self,
         launch: &Rc<Launch>,
         parent: Option<TaskId>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RefusalText> {
         if let Err(never) = super::can_ever_fit(self.rows, launch.slots, true) {
             return Err(never.to_string());
         }
@@ -32,7 +32,7 @@ impl Tx<'_> {
         self.rows.last_task += 1;
         let id = TaskId::from(format!("task-{}", self.rows.last_task));
         let job_id = JobId::from(format!("job of {id}"));
-        let launched = Launched {
+        let launched = LaunchedTask {
             launch: launch.clone(),
             job_id: job_id.clone(),
             submitted_at: self.now,
@@ -73,7 +73,7 @@ impl Tx<'_> {
     }
 
     /// A user steers a task and what belongs to it: what cannot follow is left alone.
-    pub(crate) fn steer_task(&mut self, id: &TaskId, wish: TaskWish) -> Result<(), Refused> {
+    pub(crate) fn steer_task(&mut self, id: &TaskId, wish: TaskWish) -> Result<(), RefusalText> {
         let event = match wish {
             TaskWish::Pause => TaskEvent::Suspend,
             TaskWish::Activate => TaskEvent::Resume,
@@ -90,7 +90,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    fn steer_one(&mut self, id: TaskId, event: TaskEvent) -> Result<(), Refused> {
+    fn steer_one(&mut self, id: TaskId, event: TaskEvent) -> Result<(), RefusalText> {
         self.advance([Event::Task {
             id,
             event,
@@ -116,13 +116,13 @@ fn tree(rows: &Rows, id: &TaskId) -> Vec<TaskId> {
 }
 
 /// The live attempts of tasks whose services may not be idle for ever.
-pub(crate) fn watched(rows: &Rows) -> Vec<Watched> {
+pub(crate) fn watched(rows: &Rows) -> Vec<IdleService> {
     let live = rows.live.allocations.iter();
     let live = live.filter_map(|id| rows.allocations.get(id));
     let watched = live.filter_map(|allocation| {
         let row = &allocation.row;
         let timeout = rows.launched.get(&row.task_id)?.launch.idle_timeout?;
-        Some(Watched {
+        Some(IdleService {
             task: row.task_id.clone(),
             timeout: Duration::from_secs(timeout.into()),
             counts: counts_idle(row.kind, &row.state),

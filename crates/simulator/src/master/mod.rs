@@ -34,7 +34,7 @@ const SNAPSHOT_EVERY: i64 = 16;
 pub(crate) const TRIALS_AT_ONCE: u32 = 2;
 
 /// A request that does not fit; nothing of it is stored.
-pub(crate) type Refused = String;
+pub(crate) type RefusalText = String;
 
 /// What the master remembers; lost with it.
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ impl<'a> Tx<'a> {
     pub(crate) fn advance(
         &mut self,
         events: impl IntoIterator<Item = Event>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RefusalText> {
         let mut agenda = Agenda::new(events);
         let clock = Clock {
             wall: Micros(self.now),

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use det_ids::{AllocationId, CheckpointId, ContainerId, Micros, TrialId};
 use det_lifecycle::allocation::AllocationEvent;
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_lifecycle::record::ActorName;
 use det_lifecycle::trial::EarlyExit;
 use det_orchestrator::{Allocation, Cause, Event, Mutant as CoreMutant, validation};
 
-use super::{Refused, Topic, Tx, core};
+use super::{RefusalText, Topic, Tx, core};
 use crate::mutant::Mutant;
 use crate::rows::{Checkpoint, Line, Metric};
 
@@ -67,7 +67,7 @@ fn cause() -> Cause {
 }
 
 /// The trial that an allocation works for.
-fn reporter(row: &Allocation) -> Result<TrialId, Refused> {
+fn reporter(row: &Allocation) -> Result<TrialId, RefusalText> {
     row.trial_id
         .ok_or_else(|| format!("allocation {} works for no trial", row.id))
 }
@@ -79,7 +79,7 @@ impl Tx<'_> {
         allocation: &AllocationId,
         container: &ContainerId,
         call: Call,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<Reply, RefusalText> {
         match call {
             Call::Meet => self.rendezvous(allocation, container),
             Call::Metric { step, value } => self.report_metric(allocation, step, value),
@@ -140,7 +140,7 @@ impl Tx<'_> {
         &mut self,
         allocation: &AllocationId,
         container: &ContainerId,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<Reply, RefusalText> {
         self.advance([Event::Joined {
             id: allocation.clone(),
             container_id: container.clone(),
@@ -148,7 +148,8 @@ impl Tx<'_> {
         }])?;
         let members = self.rows.members(allocation);
         let members = members.iter();
-        let meeting = Observed::meeting(members.map(|c| (c.row.joined, c.row.observed.as_ref())));
+        let meeting =
+            ObservedState::meeting(members.map(|c| (c.row.joined, c.row.observed.as_ref())));
         let ended = self
             .rows
             .allocations
@@ -166,7 +167,7 @@ impl Tx<'_> {
         &self,
         allocation: &AllocationId,
         open: CoreMutant,
-    ) -> Result<(TrialId, i64), Refused> {
+    ) -> Result<(TrialId, i64), RefusalText> {
         let row = self.rows.allocation(allocation)?;
         let id = reporter(row)?;
         let trial = self.rows.trials.get(&id);
@@ -182,7 +183,7 @@ impl Tx<'_> {
         allocation: &AllocationId,
         step: i64,
         value: f64,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<Reply, RefusalText> {
         let (trial_id, run_id) = self.fenced(allocation, CoreMutant::UnfencedMetrics)?;
         let metric = Metric {
             trial_id,
@@ -216,7 +217,7 @@ impl Tx<'_> {
         uuid: CheckpointId,
         steps: i64,
         files: BTreeMap<String, i64>,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<Reply, RefusalText> {
         if self.rows.checkpoints.contains_key(&uuid) {
             return Ok(Reply::Done);
         }
@@ -253,7 +254,7 @@ impl Tx<'_> {
         allocation: &AllocationId,
         container: &ContainerId,
         sequence: i64,
-    ) -> Result<Reply, Refused> {
+    ) -> Result<Reply, RefusalText> {
         let row = self.rows.allocation(allocation)?;
         let line = Line {
             trial_id: reporter(row)?,

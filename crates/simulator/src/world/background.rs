@@ -3,14 +3,14 @@
 use det_ids::{ExperimentId, Micros, PlaceId};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::record::ActorName;
-use det_orchestrator::{Absence, Cause, Core, Due, Event as Decide, Watched};
+use det_orchestrator::{Absence, Cause, Core, Due, Event as Decide, IdleService};
 
 use super::connections::Connections;
 use super::network::Network;
 use super::process::Master;
 use super::scene::Scene;
 use super::{ChangeError, Event};
-use crate::master::{PATIENCE, PlannerAnswer, Refused, Topic, Tx, core, watched};
+use crate::master::{PATIENCE, PlannerAnswer, RefusalText, Topic, Tx, core, watched};
 use crate::rows::{SECOND, Time};
 
 /// The master while it does background work.
@@ -158,7 +158,7 @@ impl Passes<'_> {
         let memory = self.master.memory.as_mut();
         let looked = memory.map(|memory| memory.idle.look(watched, now));
         let (over, idle) = looked.unwrap_or_default();
-        for Watched { task, timeout, .. } in over {
+        for IdleService { task, timeout, .. } in over {
             self.scene.note(|| format!("{task} is idle for too long"));
             self.scene.counts.idle += 1;
             let unused = Decide::Unused { id: task, timeout };
@@ -228,7 +228,7 @@ impl Passes<'_> {
 
     fn change(
         &mut self,
-        change: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<(), RefusalText>,
     ) -> Result<(), ChangeError> {
         self.master.change(self.scene, self.network, change)
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
 use det_ids::{ContainerId, PlaceId};
-use det_lifecycle::container::Desired;
+use det_lifecycle::container::DesiredState;
 use det_lifecycle::record::ActorName;
 use det_orchestrator::{Cause, Event as Decide};
 use det_rm::Order;
@@ -15,7 +15,7 @@ use super::network::{Network, Way};
 use super::process::Master;
 use super::scene::Scene;
 use super::{ChangeError, Event, Spec, ToAgent, ToMaster, Work};
-use crate::master::{Connection, REPEAT_END, Refused, Topic, Tx, place};
+use crate::master::{Connection, REPEAT_END, RefusalText, Topic, Tx, place};
 use crate::mutant::Mutant;
 use crate::rows::Rows;
 
@@ -165,7 +165,7 @@ impl Connections<'_> {
             self.end_connection(link);
             return;
         }
-        let rows: BTreeMap<ContainerId, Desired> = self
+        let rows: BTreeMap<ContainerId, DesiredState> = self
             .master
             .rows()
             .live_containers_of(id)
@@ -247,7 +247,7 @@ impl Connections<'_> {
 
     fn change(
         &mut self,
-        change: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<(), RefusalText>,
     ) -> Result<(), ChangeError> {
         self.master.change(self.scene, self.network, change)
     }
@@ -277,7 +277,7 @@ fn spec(rows: &Rows, container: &ContainerId) -> Option<Spec> {
         }
     };
     // The row may have changed since it was read.
-    (row.ended_at.is_none() && row.desired == Desired::Run).then(|| Spec {
+    (row.ended_at.is_none() && row.desired == DesiredState::Run).then(|| Spec {
         container: row.id.clone(),
         allocation: allocation.id.clone(),
         member: usize::try_from(row.member).unwrap_or(usize::MAX),

@@ -19,7 +19,7 @@ use det_invariants::{Report, Violation};
 use det_taskspec::ContainerExit;
 
 use crate::history::{History, Launch, Submission};
-use crate::master::{Call, Refused, Reply, Topic};
+use crate::master::{Call, RefusalText, Reply, Topic};
 use crate::mutant::Mutant;
 use crate::rows::{SECOND, Time};
 use background::Passes;
@@ -161,7 +161,7 @@ enum Event {
 /// An answer to a call.
 #[derive(Debug, Clone)]
 struct Answer {
-    outcome: Result<Reply, Refused>,
+    outcome: Result<Reply, RefusalText>,
     /// What is acknowledged by it.
     report: Option<Report>,
 }
@@ -214,7 +214,7 @@ enum Work {
 /// Why a change was not made, as far as its caller knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ChangeError {
-    Refused(Refused),
+    Refused(RefusalText),
     Unavailable,
     Crashed,
 }

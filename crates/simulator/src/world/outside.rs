@@ -14,7 +14,7 @@ use super::host::agent_id;
 use super::store::CommitFault;
 use super::{ChangeError, ChangeOrigin, Event, World};
 use crate::history::{Launch, Submission, TaskWish, What, Wish};
-use crate::master::{Refused, Topic, Tx, can_ever_fit};
+use crate::master::{RefusalText, Topic, Tx, can_ever_fit};
 use crate::rows::{SECOND, Time};
 
 /// After the faults end, everything live must have come to its end within this time.
@@ -32,7 +32,7 @@ fn at<T>(mut known: impl ExactSizeIterator<Item = T>, place: usize) -> Option<T>
 
 impl World {
     /// A user asks; a refusal or a master that is away is their own matter.
-    fn ask(&mut self, ask: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>) -> bool {
+    fn ask(&mut self, ask: impl FnOnce(&mut Tx<'_>) -> Result<(), RefusalText>) -> bool {
         let (scene, network) = (&mut self.scene, &mut self.network);
         match self
             .master
@@ -135,7 +135,7 @@ impl World {
     fn change_job(
         &mut self,
         place: usize,
-        change: impl FnOnce(&mut Tx<'_>, ExperimentId) -> Result<(), Refused>,
+        change: impl FnOnce(&mut Tx<'_>, ExperimentId) -> Result<(), RefusalText>,
     ) {
         let Some(id) = at(self.master.rows().experiments.keys().copied(), place) else {
             return;

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use det_ids::{ExperimentId, PlaceId};
 use det_invariants::Violation;
-use det_orchestrator::{Cause, Decided, Event as Decide};
+use det_orchestrator::{Cause, Event as Decide, PassDecision};
 
 use super::network::{Network, Way};
 use super::scene::Scene;
 use super::store::{CommitFault, Store};
 use super::{ChangeError, ChangeOrigin, Event};
 use crate::history::Rule;
-use crate::master::{Memory, Refused, TRIALS_AT_ONCE, Topic, Tx};
+use crate::master::{Memory, RefusalText, TRIALS_AT_ONCE, Topic, Tx};
 use crate::mutant::Mutant;
 use crate::rows::{Rows, SECOND, Time};
 
@@ -36,7 +36,7 @@ pub(super) struct Background {
     /// Until when something that failed waits for being tried again.
     retry_at: Time,
     /// What the planner has decided and is not stored yet.
-    pub(super) planned: Option<Decided>,
+    pub(super) planned: Option<PassDecision>,
 }
 
 impl Background {
@@ -102,7 +102,7 @@ impl Master {
         scene: &mut Scene,
         network: &mut Network,
         asked: ChangeOrigin,
-        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Refused>,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<T, RefusalText>,
     ) -> Result<T, ChangeError> {
         if self.store.is_away(scene.now) {
             return Err(ChangeError::Unavailable);
@@ -160,7 +160,7 @@ impl Master {
         &mut self,
         scene: &mut Scene,
         network: &mut Network,
-        change: impl FnOnce(&mut Tx<'_>) -> Result<(), Refused>,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<(), RefusalText>,
     ) -> Result<(), ChangeError> {
         let outcome = self.write(scene, network, ChangeOrigin::FromInside, change);
         if let Err(ChangeError::Refused(refused)) = &outcome {

@@ -7,7 +7,7 @@ use det_invariants::Refusal;
 
 use super::ChangeOrigin;
 use super::scene::Scene;
-use crate::master::{Memory, Refused, Topic, Tx};
+use crate::master::{Memory, RefusalText, Topic, Tx};
 use crate::mutant::Mutant;
 use crate::rows::{Rows, Time};
 
@@ -35,7 +35,7 @@ pub(super) struct Store {
 /// What came of a change.
 pub(super) struct ChangeOutcome<T> {
     /// What the change gave, or why it was refused and undone.
-    pub(super) outcome: Result<T, Refused>,
+    pub(super) outcome: Result<T, RefusalText>,
     /// What went wrong with its commit.
     pub(super) fault: Option<CommitFault>,
     /// Who is woken by it.
@@ -75,7 +75,7 @@ impl Store {
         scene: &mut Scene,
         memory: &mut Memory,
         asked: ChangeOrigin,
-        change: impl FnOnce(&mut Tx<'_>) -> Result<T, Refused>,
+        change: impl FnOnce(&mut Tx<'_>) -> Result<T, RefusalText>,
     ) -> ChangeOutcome<T> {
         let fault = self.due_fault();
         let backup =

@@ -3,7 +3,7 @@
 
 use det_ids::{ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::place::Capacity;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
@@ -167,7 +167,7 @@ async fn act_on_allocation(
             let conn = &mut tx.conn();
             let found = allocations::find_container(conn, &known.id).await?;
             let mut row = found.expect("it was listed");
-            row.observed = Some(Observed::Running {
+            row.observed = Some(ObservedState::Running {
                 host_address: format!("10.0.0.{n}"),
                 ports: Vec::new(),
                 runtime_id: "1".into(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use det_ids::{AllocationId, ExperimentId, SlotId, TaskId, TrialId, UserId};
 use det_lifecycle::allocation::AllocationState;
-use det_lifecycle::container::Desired;
+use det_lifecycle::container::DesiredState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::task::TaskState;
 use det_lifecycle::trial::TrialState;
@@ -192,7 +192,7 @@ pub(crate) fn container(
         place_id: place_id.into(),
         member,
         slots: BTreeSet::from([SlotId(0)]),
-        desired: Desired::Run,
+        desired: DesiredState::Run,
         observed: None,
         daemon: false,
         joined: false,

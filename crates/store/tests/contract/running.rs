@@ -2,7 +2,7 @@
 
 use det_ids::{CheckpointId, ExperimentId, JobId, SlotId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
-use det_lifecycle::container::{Desired, Observed};
+use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::place::Capacity;
 use det_lifecycle::state_name::StateName;
 use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskState};
@@ -465,8 +465,8 @@ pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
 
     let mut row =
         read!(world, conn => allocations::find_container(conn, &"c-2".into()).await).unwrap();
-    row.desired = Desired::Stop;
-    row.observed = Some(Observed::Starting);
+    row.desired = DesiredState::Stop;
+    row.observed = Some(ObservedState::Starting);
     (row.daemon, row.joined) = (true, true);
     row.accelerators = Some("[]".into());
     let change = row.clone();

@@ -8,9 +8,10 @@ use serde_json::json;
 use super::*;
 use crate::variables::{Presence, SetBy, Tasks, VARIABLES};
 use crate::{
-    ClusterFacts, ContainerRequest, DeviceKind, DeviceMapping, Entrypoint, GenericDetails, Granted,
+    ClusterFacts, ContainerRequest, DeviceKind, DeviceMapping, Entrypoint, GenericDetails,
     NotebookDetails, NotebookIdleType, PerDevice, PoolDefaults, RunsIn, SharedFs, ShellDetails,
-    SshKeyPair, StorageFacts, TaskDetails, TaskUser, TensorBoardDetails, TensorBoardSource,
+    SlotGrant, SshKeyPair, StorageFacts, TaskDetails, TaskUser, TensorBoardDetails,
+    TensorBoardSource,
 };
 
 const EXPERIMENT_CONFIG: &str = r#"{"name": "digits"}"#;
@@ -140,7 +141,7 @@ fn place(slots: &[u32], device_kind: DeviceKind) -> PlaceFacts {
     PlaceFacts {
         runs_in: RunsIn::Machine,
         container_id: "c1".into(),
-        slots: Granted::new(slots.iter().copied().map(SlotId).collect(), true),
+        slots: SlotGrant::new(slots.iter().copied().map(SlotId).collect(), true),
         device_kind,
         members: 1,
     }
@@ -156,13 +157,13 @@ fn a_place_grants_devices_by_their_numbers_or_a_count_of_slots() {
     ] {
         let slots = numbers.iter().copied().map(SlotId).collect();
         let place = PlaceFacts {
-            slots: Granted::new(slots, named),
+            slots: SlotGrant::new(slots, named),
             ..place(numbers, DeviceKind::Cuda)
         };
         let spec = container_spec(&trial(), &place, "secret").unwrap();
         assert_eq!(serde_json::to_value(&spec.slots).unwrap(), written);
         assert_eq!(
-            serde_json::from_value::<Granted>(written).unwrap(),
+            serde_json::from_value::<SlotGrant>(written).unwrap(),
             spec.slots
         );
         let ids = spec.slots.devices().iter().map(|slot| slot.0);
@@ -185,7 +186,7 @@ fn env(task: &TaskFacts) -> BTreeMap<String, String> {
 }
 
 /// What is expected of a variable.
-enum Expected {
+enum Expectation {
     /// The master sets it to this.
     Value(&'static str),
     /// It is left to another.
@@ -194,7 +195,7 @@ enum Expected {
 
 #[test]
 fn every_variable_that_a_trial_is_promised() {
-    use Expected::{LeftTo, Value};
+    use Expectation::{LeftTo, Value};
     let table = [
         ("DET_MASTER", LeftTo(SetBy::Agent)),
         ("DET_MASTER_HOST", LeftTo(SetBy::Agent)),
@@ -256,11 +257,11 @@ fn every_variable_that_a_trial_is_promised() {
         let declared = VARIABLES.iter().find(|variable| variable.name == *name);
         let set_by = declared.map(|variable| variable.set_by);
         match expected {
-            Expected::Value(expected) => {
+            Expectation::Value(expected) => {
                 assert_eq!(value.as_deref(), Some(*expected), "{name}");
                 assert_eq!(set_by, Some(SetBy::Master), "{name}");
             }
-            Expected::LeftTo(other) => {
+            Expectation::LeftTo(other) => {
                 assert_eq!(value, None, "{name}");
                 assert_eq!(set_by, Some(*other), "{name}");
             }

@@ -60,7 +60,7 @@ impl Setup {
         self.prepare_all(master).map(|prepared| prepared.env)
     }
 
-    fn prepare_all(&self, master: &str) -> Result<Prepared, PrepareError> {
+    fn prepare_all(&self, master: &str) -> Result<PreparedContainer, PrepareError> {
         let cert = self.root.path().join("ca.pem");
         std::fs::write(&cert, "PEM").unwrap();
         prepare(
@@ -141,13 +141,13 @@ fn the_supervisor_finds_its_script_complete_and_private() {
 #[test]
 fn slots_that_are_only_counted_are_refused() {
     let mut scene = Setup::new();
-    scene.spec.slots = Granted::Count(2);
+    scene.spec.slots = SlotGrant::Count(2);
     let error = scene.prepare("http://10.0.0.1:8080").unwrap_err();
     assert!(
         error.to_string().starts_with("2 slots were granted"),
         "{error}"
     );
-    scene.spec.slots = Granted::Count(0);
+    scene.spec.slots = SlotGrant::Count(0);
     scene.prepare("http://10.0.0.1:8080").unwrap();
 }
 

@@ -4,7 +4,7 @@ use clap::Args;
 use det_client::{Client, ClientError, Query, api_path};
 use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
-use det_config::submitted::{Experiment, Submitted, SubmittedTask};
+use det_config::submitted::{Experiment, SubmittedDocument, SubmittedTask};
 use det_config::task::LaunchKind;
 use serde_json::{Value, json};
 
@@ -130,9 +130,13 @@ impl Home {
     }
 
     /// An experiment merged over the workspace's settings; `pool` is the workspace's default pool if the work uses it.
-    pub(super) fn under(&self, submitted: Submitted, pool: Option<&str>) -> Submitted {
+    pub(super) fn under(
+        &self,
+        submitted: SubmittedDocument,
+        pool: Option<&str>,
+    ) -> SubmittedDocument {
         let (source, layer) = self.layer(pool, self.storage.as_ref());
-        submitted.over(Submitted::of_layer(Experiment, source, &layer))
+        submitted.over(SubmittedDocument::of_layer(Experiment, source, &layer))
     }
 
     /// The same for a task, which has no checkpoint storage.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use det_config::submitted::{Experiment, Submitted};
+use det_config::submitted::{Experiment, SubmittedDocument};
 use det_scenario::{
     StepReport, TraceConfig, TraceReport, completed, config_file_of, play_trace, read_trace,
 };
@@ -26,7 +26,7 @@ pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
             let path = file.parent().unwrap_or(Path::new("")).join(config);
             let text = read_text(&path)?;
             let none: &[&str] = &[];
-            Some(Submitted::read_file(
+            Some(SubmittedDocument::read_file(
                 Experiment,
                 &shown_name(&path),
                 &text,
@@ -56,8 +56,8 @@ pub(super) fn run(file: &Path, format: Format) -> Result<(), CliError> {
             let TraceConfig::Inline(config) = &trace.config else {
                 return Err(unusable(&"\"config\" names a file with an empty name"));
             };
-            let config =
-                Submitted::from_value(Experiment, config).map_err(|errors| unusable(&errors))?;
+            let config = SubmittedDocument::from_value(Experiment, config)
+                .map_err(|errors| unusable(&errors))?;
             (trace, config)
         }
         _ => return Err(unusable(&errors.join("\n"))),

@@ -563,7 +563,7 @@ fn hyperparameters_are_checked_to_the_leaf() {
 
 #[test]
 fn all_errors_are_reported_at_once_in_the_order_of_the_text() {
-    let errors = Submitted::parse(
+    let errors = SubmittedDocument::parse(
         Experiment,
         "max_restarts: -1\nnonsense: 1\nsearcher:\n  name: random\n  max_trials: x\n",
     )
@@ -724,7 +724,9 @@ fn keys_that_a_container_does_not_have_are_reported_with_their_place() {
     let text = with(
         "environment: {pod_spec: {spec: {containers: [{name: a, tty: true}, {name: b, enviroment: [], volume_mounts: [], $patch: delete, securityContext: null}]}}}",
     );
-    let checked = Submitted::parse(Experiment, &text).unwrap().warnings;
+    let checked = SubmittedDocument::parse(Experiment, &text)
+        .unwrap()
+        .warnings;
     let warnings: Vec<String> = checked.iter().map(ToString::to_string).collect();
     let unknown = "containers[1].enviroment: is not a key of a container that is known here";
     let snake = "containers[1].volume_mounts: is written \"volumeMounts\"";

@@ -8,9 +8,9 @@ use crate::policies::{Policies, Workload};
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn stronger_layers_merge_over_weaker_ones() {
     let merged = |strong: &str, weak: &str| {
-        Submitted::parse(Experiment, strong)
+        SubmittedDocument::parse(Experiment, strong)
             .unwrap()
-            .over(Submitted::parse(Experiment, weak).unwrap())
+            .over(SubmittedDocument::parse(Experiment, weak).unwrap())
             .to_value()
     };
     for (name, strong, weak, expected) in [
@@ -143,13 +143,13 @@ fn the_cluster_comes_under_the_template_under_the_document() {
         default_priority: None,
         managed: true,
     };
-    let template = Submitted::read_from(
+    let template = SubmittedDocument::read_from(
         Experiment,
         Source::layer(Layer::Template("t".into())),
         "environment: {environment_variables: [X=2, Y=2]}",
     )
     .unwrap();
-    let document = Submitted::parse(
+    let document = SubmittedDocument::parse(
         Experiment,
         &with("environment: {environment_variables: [X=3]}"),
     )
@@ -180,12 +180,12 @@ fn the_cluster_comes_under_the_template_under_the_document() {
         config.environment.pod_spec,
         Some(json!({"spec": {"volumes": [{"name": "g", "emptyDir": {}}]}}))
     );
-    let error = Submitted::read_from(
+    let error = SubmittedDocument::read_from(
         Experiment,
         Source::layer(Layer::Template("t".into())),
         "a: 1",
     )
-    .and_then(Submitted::checked)
+    .and_then(SubmittedDocument::checked)
     .unwrap_err();
     assert!(
         error
@@ -206,7 +206,8 @@ fn an_unmanaged_experiment_needs_no_entrypoint_and_a_cluster_must_have_storage()
         default_priority: None,
         managed: false,
     };
-    let submitted = Submitted::parse(Experiment, "searcher: {name: single, metric: x}").unwrap();
+    let submitted =
+        SubmittedDocument::parse(Experiment, "searcher: {name: single, metric: x}").unwrap();
     let config = submitted.clone().complete(&defaults).unwrap();
     assert_eq!(config.entrypoint, None);
     assert_eq!(config.resources.priority, None);
@@ -226,7 +227,7 @@ fn an_unmanaged_experiment_needs_no_entrypoint_and_a_cluster_must_have_storage()
 
 #[test]
 fn placement_is_known_before_completion() {
-    let submitted = Submitted::parse(Experiment,
+    let submitted = SubmittedDocument::parse(Experiment,
         "workspace: w\nproject: p\nresources: {slots_per_trial: 0, resource_pool: cpu, is_single_node: true}",
     )
     .unwrap();
@@ -248,7 +249,7 @@ fn placement_is_known_before_completion() {
     };
     assert_eq!(submitted.under(&[]).size(), size(0, true));
     assert_eq!(submitted.home(), (Some("w".into()), Some("p".into())));
-    let silent = Submitted::parse(Experiment, "{}").unwrap();
+    let silent = SubmittedDocument::parse(Experiment, "{}").unwrap();
     assert_eq!(silent.home(), (None, None));
     assert_eq!(silent.under(&[]).size(), size(1, false));
     let policies = Policies::parse(
@@ -273,7 +274,7 @@ fn placement_is_known_before_completion() {
     for unreadable in ["-3", "many", "99999999999"] {
         let text = format!("resources: {{slots_per_trial: {unreadable}}}");
         assert_eq!(
-            Submitted::read(Experiment, &text)
+            SubmittedDocument::read(Experiment, &text)
                 .unwrap()
                 .under(&[])
                 .size(),

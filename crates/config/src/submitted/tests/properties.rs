@@ -66,7 +66,7 @@ proptest! {
         prop_assert_eq!(&read, &config);
         prop_assert_eq!(read.to_json(), config.to_json());
         // The effective configuration is itself a valid document that means the same.
-        let again = Submitted::from_value(Experiment, &config.to_json()).unwrap();
+        let again = SubmittedDocument::from_value(Experiment, &config.to_json()).unwrap();
         let again = again.complete(&CompletionDefaults {
             name: "other".into(),
             experiment_seed: 0,
@@ -88,7 +88,7 @@ proptest! {
         value in "[-~?:#&*!|>'\"%{}\\[\\], a-z0-9\n]{0,20}",
     ) {
         for text in [format!("{key}: {value}"), format!("{key}: {{{inner}: {value}}}"), format!("{key}: [{{{inner}: {value}}}]")] {
-            if let Ok(submitted) = Submitted::parse(Experiment, &text) {
+            if let Ok(submitted) = SubmittedDocument::parse(Experiment, &text) {
                 let _ = submitted.under(&[]).placement();
                 let _ = submitted.complete(&CompletionDefaults {
                     name: "n".into(),

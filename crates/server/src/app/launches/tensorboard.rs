@@ -44,7 +44,7 @@ pub struct TensorBoardRequest {
 }
 
 /// One experiment, of which something is shown.
-struct Shown {
+struct ShownExperiment {
     row: ExperimentRow,
     config: Arc<ExperimentConfig>,
     /// The trials; `None` = all.
@@ -60,7 +60,7 @@ struct Shown {
 pub(super) struct Exhibits {
     asked: TensorBoardRequest,
     /// By experiment and whether all of it was asked for.
-    shown: Vec<Shown>,
+    shown: Vec<ShownExperiment>,
 }
 
 impl Launches {
@@ -105,7 +105,7 @@ impl Launches {
             let all = usize::try_from(best.1).unwrap_or(usize::MAX);
             let best = best.0.into_iter().map(|trial| trial.id).collect();
             let trials = (all > MOST_TRIALS).then_some(best);
-            shown.push(Shown {
+            shown.push(ShownExperiment {
                 has_ended: !row.state.is_live(),
                 is_own: row.owner_id == actor.user().id,
                 row,
@@ -128,7 +128,7 @@ impl Launches {
         for (id, trials) in of_experiments {
             let row = existing::experiment(conn, id).await?;
             let config = self.configs.of(&row)?;
-            shown.push(Shown {
+            shown.push(ShownExperiment {
                 has_ended: !live.contains(&id),
                 is_own: row.owner_id == actor.user().id,
                 row,

@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::app::log_patterns::PatternMatches;
 use crate::app::logs::Logs;
 use crate::app::ownership::ReportSubject;
-use crate::app::silences::Received;
+use crate::app::silences::Contact;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -66,7 +66,7 @@ impl Logs {
             }
         };
         // What is refused or a repeat was written, too.
-        self.silences.received(actor, Received::Line);
+        self.silences.received(actor, Contact::Line);
         self.append(experiment_id, task_id, packed, spool).await
     }
 

@@ -61,11 +61,11 @@ pub(super) enum AppendOutcome {
 #[derive(Clone)]
 pub struct Journal {
     pub(super) context: Context,
-    shared: Arc<Shared>,
+    shared: Arc<SharedJournal>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct SharedJournal {
     memory: Mutex<Memory>,
     backlog: Backlog,
 }

@@ -56,7 +56,7 @@ pub struct Home<'a> {
 }
 
 /// Experiments with how far they are and where, for one reader.
-pub(crate) struct Shown {
+pub(crate) struct ShownExperiments {
     rows: Vec<ExperimentRow>,
     phases: BTreeMap<ExperimentId, Phase>,
     homes: Arc<Homes>,
@@ -65,7 +65,7 @@ pub(crate) struct Shown {
     reader: Actor,
 }
 
-impl Shown {
+impl ShownExperiments {
     /// Of these experiments, in this order.
     async fn of(master: &Master, actor: &Actor, rows: Vec<ExperimentRow>) -> AppResult<Self> {
         let active = rows
@@ -112,9 +112,13 @@ impl Shown {
 }
 
 /// One experiment as it is now.
-pub(crate) async fn one(master: &Master, actor: &Actor, id: ExperimentId) -> AppResult<Shown> {
+pub(crate) async fn one(
+    master: &Master,
+    actor: &Actor,
+    id: ExperimentId,
+) -> AppResult<ShownExperiments> {
     let row = find(&master.context.store, actor, id).await?;
-    Shown::of(master, actor, vec![row]).await
+    ShownExperiments::of(master, actor, vec![row]).await
 }
 
 /// One experiment as it is now, and where its job is in its queue.
@@ -122,10 +126,10 @@ pub(crate) async fn with_place(
     master: &Master,
     actor: &Actor,
     id: ExperimentId,
-) -> AppResult<(Shown, QueuePlace)> {
+) -> AppResult<(ShownExperiments, QueuePlace)> {
     let row = find(&master.context.store, actor, id).await?;
     let place = queue_place(master, &row).await?;
-    Ok((Shown::of(master, actor, vec![row]).await?, place))
+    Ok((ShownExperiments::of(master, actor, vec![row]).await?, place))
 }
 
 /// How far active experiments are.

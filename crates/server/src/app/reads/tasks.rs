@@ -6,7 +6,7 @@ use det_api_types::launches::{GetLaunchesQuery, LaunchSortBy};
 use det_api_types::page::{OrderBy, Pagination};
 use det_authz::{Identity, Kind, Permission, Target};
 use det_ids::{AllocationId, ExperimentId, PriorityOrder, TaskId, UserId, WorkspaceId};
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_lifecycle::task::TaskState;
 use det_scheduler::Policy;
 use det_store::allocations::{self, AllocationRow, ContainerRow, TaskRow};
@@ -183,7 +183,7 @@ async fn published(
     let mut of_experiments: HashMap<ExperimentId, Vec<Offer>> = HashMap::new();
     let mut found = HashMap::new();
     for container in containers.iter().filter(|row| row.member == 0) {
-        let Some(Observed::Running { ports, .. }) = &container.observed else {
+        let Some(ObservedState::Running { ports, .. }) = &container.observed else {
             continue;
         };
         let attempt = live.iter().find(|row| row.id == container.allocation_id);

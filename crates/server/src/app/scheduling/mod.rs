@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, ContainerId, Micros};
-use det_orchestrator::{Decided, Event};
+use det_orchestrator::{Event, PassDecision};
 use det_scheduler::{Pass, Placement, WaitExplanation, WaitReason};
 use det_store::queue_days::{self, QueueDay};
 use det_taskspec::{HostPorts, Hosts};
@@ -196,7 +196,7 @@ impl Scheduling {
     ) -> AppResult<()> {
         let (waiting, homes) = (decided.waiting, self.snapshots.homes.get());
         let removed = Some(pool).filter(|pool| !self.pools.is_configured(pool));
-        let mut decided = Decided {
+        let mut decided = PassDecision {
             placements: decided.placements,
             preempt: decided.preempt,
             hand_over: decided.hand_over,

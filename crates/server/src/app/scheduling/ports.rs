@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use det_ids::{AllocationId, PlaceId, TaskId};
-use det_orchestrator::Decided;
+use det_orchestrator::PassDecision;
 use det_store::{StoreError, WriteTx, task_documents};
 use det_taskspec::{GivenPorts, HostPorts, PortWish, TaskDetails};
 
@@ -21,7 +21,7 @@ pub(super) struct PortPlan {
 
 impl PortPlan {
     /// Of what a pass has decided.
-    pub(super) fn new(cache: &LiveCache, decided: &Decided, reserved: &[u16]) -> Self {
+    pub(super) fn new(cache: &LiveCache, decided: &PassDecision, reserved: &[u16]) -> Self {
         let placed = decided.placements.iter().map(|it| &it.allocation_id);
         let services = placed.filter_map(|id| {
             let row = live::allocation(cache, id)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::secrets::MASK;
-use det_config::submitted::{CompletionDefaults, Experiment, Submitted};
+use det_config::submitted::{CompletionDefaults, Experiment, SubmittedDocument};
 use serde_json::{Map, Value, json};
 
 use super::Workspaces;
@@ -145,8 +145,8 @@ impl Workspaces {
             default_priority: None,
             managed: true,
         };
-        let outcome =
-            Submitted::from_value(Experiment, &document).and_then(|s| s.complete(&defaults));
+        let outcome = SubmittedDocument::from_value(Experiment, &document)
+            .and_then(|s| s.complete(&defaults));
         for error in outcome.err().into_iter().flat_map(|found| found.0) {
             let mut error = error;
             error.path = error.path.replacen("checkpoint_storage", FIELD, 1);

@@ -49,7 +49,7 @@ pub struct NamespaceChoice {
 pub type NamespaceChoices = BTreeMap<String, NamespaceChoice>;
 
 /// What is to be stored for a cluster.
-struct Wanted {
+struct WantedBinding {
     cluster: String,
     /// `None` = the master makes one.
     namespace: Option<String>,
@@ -147,8 +147,8 @@ impl WorkspaceNamespaces {
         for id in ids {
             let clusters = self.some_cluster()?.into_iter();
             let unbound = clusters.filter(|cluster| homes.binding(id, cluster).is_none());
-            let mut wanted: Vec<Wanted> = unbound
-                .map(|cluster| Wanted {
+            let mut wanted: Vec<WantedBinding> = unbound
+                .map(|cluster| WantedBinding {
                     cluster,
                     namespace: None,
                     quota: None,
@@ -284,10 +284,10 @@ impl WorkspaceNamespaces {
     }
 
     /// What choices come to, one for each cluster.
-    fn resolve(&self, choices: NamespaceChoices) -> AppResult<Vec<Wanted>> {
+    fn resolve(&self, choices: NamespaceChoices) -> AppResult<Vec<WantedBinding>> {
         let all = self.some_cluster()?;
         let mut errors = FieldErrors::default();
-        let mut by_cluster: BTreeMap<String, Wanted> = BTreeMap::new();
+        let mut by_cluster: BTreeMap<String, WantedBinding> = BTreeMap::new();
         for (key, choice) in choices {
             let field = format!("clusterNamespaceMeta[\"{}\"]", key.escape_debug());
             let given = choice.cluster_name.as_deref().filter(|it| !it.is_empty());
@@ -331,7 +331,7 @@ impl WorkspaceNamespaces {
                 }
             };
             for cluster in clusters {
-                let wanted = Wanted {
+                let wanted = WantedBinding {
                     cluster: cluster.clone(),
                     namespace: choice.namespace.clone(),
                     quota: choice.quota,
@@ -349,7 +349,7 @@ impl WorkspaceNamespaces {
     /// workspace before.
     async fn check(
         &self,
-        wanted: &Wanted,
+        wanted: &WantedBinding,
         known: Option<&str>,
         workspace: (&str, WorkspaceId),
     ) -> AppResult<String> {
@@ -377,7 +377,7 @@ impl WorkspaceNamespaces {
         &self,
         actor: &Actor,
         id: WorkspaceId,
-        wanted: &mut [Wanted],
+        wanted: &mut [WantedBinding],
     ) -> AppResult<Vec<BindingRow>> {
         let homes = self.changes.known();
         let row = homes.workspace(id)?;

@@ -8,7 +8,7 @@ use det_api_types::agents::{
 };
 use det_api_types::wire::Timestamp;
 use det_ids::{PlaceId, SlotId};
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_lifecycle::place::DeviceReading;
 use det_scheduler::Service;
 use det_store::allocations::ContainerRow;
@@ -40,13 +40,13 @@ pub fn device(device: &OwnDevice) -> Device {
 }
 
 /// How far a container is, on the wire.
-pub fn container_state(state: Option<&Observed>) -> ContainerState {
+pub fn container_state(state: Option<&ObservedState>) -> ContainerState {
     match state {
-        None | Some(Observed::Assigned) => ContainerState::Assigned,
-        Some(Observed::Pulling) => ContainerState::Pulling,
-        Some(Observed::Starting) => ContainerState::Starting,
-        Some(Observed::Running { .. }) => ContainerState::Running,
-        Some(Observed::Terminated { .. }) => ContainerState::Terminated,
+        None | Some(ObservedState::Assigned) => ContainerState::Assigned,
+        Some(ObservedState::Pulling) => ContainerState::Pulling,
+        Some(ObservedState::Starting) => ContainerState::Starting,
+        Some(ObservedState::Running { .. }) => ContainerState::Running,
+        Some(ObservedState::Terminated { .. }) => ContainerState::Terminated,
     }
 }
 
@@ -245,7 +245,7 @@ fn count(stats: &mut DeviceStats, slot: &Slot) {
 mod tests {
     use std::collections::BTreeSet;
 
-    use det_lifecycle::container::Desired;
+    use det_lifecycle::container::DesiredState;
 
     use det_rm::Capacity;
     use det_scheduler::Services;
@@ -285,8 +285,8 @@ mod tests {
             place_id: "a".into(),
             member: 0,
             slots: BTreeSet::from([SlotId(0)]),
-            desired: Desired::Run,
-            observed: Some(Observed::Pulling),
+            desired: DesiredState::Run,
+            observed: Some(ObservedState::Pulling),
             daemon: false,
             joined: false,
             accelerators: None,

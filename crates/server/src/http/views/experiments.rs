@@ -7,7 +7,7 @@ use det_api_types::experiments::{Experiment, ExperimentState};
 use det_api_types::trials::TrialState;
 use det_api_types::wire::{Float, Int64, Object, RawObject, Timestamp};
 use det_config::experiment::{mask_member, may_hold_secrets};
-use det_config::submitted::{self, Submitted};
+use det_config::submitted::{self, SubmittedDocument};
 use det_lifecycle::{experiment, trial};
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::app::reads::document;
-use crate::app::reads::experiments::{Home, Shown};
+use crate::app::reads::experiments::{Home, ShownExperiments};
 use crate::app::reads::phase::Phase;
 use crate::app::reads::sight::Sight;
 use crate::error::{AppError, AppResult};
@@ -142,7 +142,7 @@ pub fn masked_original(text: &str, sight: Sight) -> String {
     if !has_secrets && !has_more {
         return text.to_owned();
     }
-    let shown = Submitted::parse(submitted::Experiment, text).map(|submitted| {
+    let shown = SubmittedDocument::parse(submitted::Experiment, text).map(|submitted| {
         let document = submitted.to_value();
         let masked = sight.mask(&document);
         if masked == document {
@@ -157,7 +157,7 @@ pub fn masked_original(text: &str, sight: Sight) -> String {
 }
 
 /// Experiments as their reader sees them.
-pub(crate) fn all(shown: &Shown) -> Result<Vec<Experiment>, StoreError> {
+pub(crate) fn all(shown: &ShownExperiments) -> Result<Vec<Experiment>, StoreError> {
     let now = det_store::now();
     let each = shown.each();
     each.map(|(row, phase, home, sight)| experiment(row, phase, home, now, sight))
@@ -165,7 +165,7 @@ pub(crate) fn all(shown: &Shown) -> Result<Vec<Experiment>, StoreError> {
 }
 
 /// The one experiment that was read.
-pub(crate) fn one(shown: &Shown) -> AppResult<Experiment> {
+pub(crate) fn one(shown: &ShownExperiments) -> AppResult<Experiment> {
     all(shown)?
         .pop()
         .ok_or_else(|| AppError::internal(anyhow::anyhow!("an experiment was lost on the way")))

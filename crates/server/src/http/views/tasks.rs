@@ -11,7 +11,7 @@ use det_api_types::tasks::{
 use det_api_types::wire::{Object, Timestamp};
 use det_ids::{AllocationId, JobId, PlaceId};
 use det_lifecycle::allocation::{AllocationState, Phase};
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use det_lifecycle::task::{Stop, TaskEnd, TaskState as OwnState};
 use det_scheduler::Policy;
 use det_store::StoreError;
@@ -289,7 +289,7 @@ fn resources(
         })
         .unwrap_or_default();
     let started = match &container.observed {
-        Some(Observed::Running {
+        Some(ObservedState::Running {
             host_address,
             ports,
             runtime_id,
@@ -306,10 +306,10 @@ fn resources(
             native_resources_id: runtime_id.clone(),
         }),
         Some(
-            Observed::Assigned
-            | Observed::Pulling
-            | Observed::Starting
-            | Observed::Terminated { .. },
+            ObservedState::Assigned
+            | ObservedState::Pulling
+            | ObservedState::Starting
+            | ObservedState::Terminated { .. },
         )
         | None => None,
     };
@@ -335,7 +335,7 @@ pub(crate) mod tests {
     use std::collections::{BTreeSet, HashMap};
 
     use det_ids::{ExperimentId, PriorityOrder, SlotId, TrialId, UserId, WorkspaceId};
-    use det_lifecycle::container::Desired;
+    use det_lifecycle::container::DesiredState;
     use det_rm::Capacity;
     use det_scheduler::{Services, WaitExplanation, WaitKind};
     use det_store::places::PlaceRow;
@@ -447,8 +447,8 @@ pub(crate) mod tests {
             place_id: "a".into(),
             member: 0,
             slots: BTreeSet::from([SlotId(0)]),
-            desired: Desired::Run,
-            observed: Some(Observed::Running {
+            desired: DesiredState::Run,
+            observed: Some(ObservedState::Running {
                 host_address: "10.0.0.1".into(),
                 ports: vec![(1734, 40000)],
                 runtime_id: "9".into(),

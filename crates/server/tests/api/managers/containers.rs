@@ -7,7 +7,7 @@ use std::sync::Arc;
 use det_config::master::ManagerKind;
 use det_ids::{ExperimentId, PlaceId, WorkspaceId};
 use det_rm::{ContainerStart, Core as _, Fit, Misfits};
-use det_taskspec::{Granted, TaskKind};
+use det_taskspec::{SlotGrant, TaskKind};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -55,7 +55,7 @@ async fn what_a_place_gives_is_divided_by_the_limit_of_a_container() {
     let mut members = Vec::new();
     for _ in 0..2 {
         let start = next_start(&mut node).await;
-        assert_eq!(start.spec.slots, Granted::Count(3));
+        assert_eq!(start.spec.slots, SlotGrant::Count(3));
         assert_eq!(start.origin.members, 2);
         members.push(start.origin.member);
         node.observes(&start.spec.container_id, running()).await;

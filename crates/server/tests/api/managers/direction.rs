@@ -3,7 +3,7 @@
 
 use det_config::master::ManagerKind;
 use det_ids::AllocationId;
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 use serde_json::{Value, json};
 
 use super::fake::{FakePlace, Task};
@@ -128,7 +128,9 @@ async fn start(place: &mut FakePlace) -> AllocationId {
         panic!("expected a start");
     };
     let spec = start.spec;
-    place.observes(&spec.container_id, Observed::Assigned).await;
+    place
+        .observes(&spec.container_id, ObservedState::Assigned)
+        .await;
     place.observes(&spec.container_id, running()).await;
     spec.allocation_id
 }

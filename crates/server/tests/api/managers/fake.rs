@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 
 use det_ids::ContainerId;
-use det_lifecycle::container::Observed;
+use det_lifecycle::container::ObservedState;
 pub(crate) use det_rm_contract::Task;
 use det_server::app::places::Places;
 
@@ -19,7 +19,7 @@ impl FakePlace {
         id: &str,
         slots: u32,
         pool: &str,
-        containers: Vec<(ContainerId, Observed)>,
+        containers: Vec<(ContainerId, ObservedState)>,
     ) -> Self {
         let core = cluster.master().places.clone();
         Self(det_rm_contract::FakePlace::join(core, id, slots, pool, containers).await)

@@ -12,7 +12,7 @@ use det_store::allocations;
 use det_store::experiments::{self, Active, Filter, Sort};
 use tokio::sync::SemaphorePermit;
 
-use crate::app::reads::experiments::Shown;
+use crate::app::reads::experiments::ShownExperiments;
 use crate::app::reads::phase::{Phase, StateFilter};
 use crate::app::{Master, reads};
 use crate::auth::Actor;
@@ -48,7 +48,7 @@ pub(crate) async fn page<'m>(
     master: &'m Master,
     actor: &Actor,
     query: &GetExperimentsQuery,
-) -> AppResult<(Shown, Pagination, Option<SemaphorePermit<'m>>)> {
+) -> AppResult<(ShownExperiments, Pagination, Option<SemaphorePermit<'m>>)> {
     super::require(actor)?;
     let turn = master.listings.acquire().await.ok();
     let mut filter = Filter {
@@ -78,7 +78,11 @@ pub(crate) async fn page<'m>(
     )
     .await?;
     let pagination = pagination(query.offset, query.limit, rows.len(), total);
-    Ok((Shown::of(master, actor, rows).await?, pagination, turn))
+    Ok((
+        ShownExperiments::of(master, actor, rows).await?,
+        pagination,
+        turn,
+    ))
 }
 
 /// The project that a bulk action is limited to. The client sends 0 or less where it means those of all projects.

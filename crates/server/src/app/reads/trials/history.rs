@@ -114,7 +114,7 @@ pub(crate) async fn page(
     let groups = Groups::asked(query);
     master.metric_journal.flush().await?;
     let outdating = Outdating::load(store, trial_id).await?;
-    let mut values: BTreeMap<Key, Seen> = BTreeMap::new();
+    let mut values: BTreeMap<Key, EntrySize> = BTreeMap::new();
     let by_metric = Some(query.sort_key.as_str()).filter(|key| !key.is_empty() && *key != BY_STEP);
     for group in groups.names() {
         each(store, trial_id, group, &outdating, |run_id, report| {
@@ -136,7 +136,7 @@ pub(crate) async fn page(
             uuid: head.uuid,
         };
         let bytes = head.bytes;
-        values.insert(key, Seen { value: None, bytes });
+        values.insert(key, EntrySize { value: None, bytes });
     }
     let keys = sorted(values, by_metric.is_some(), query.order_by);
 
@@ -180,7 +180,7 @@ pub(crate) async fn page(
 
 /// What the order and the size of a page need of an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Seen {
+struct EntrySize {
     /// The metric that is sorted by.
     value: Option<f64>,
     /// About how many bytes it has.
@@ -221,9 +221,9 @@ async fn checkpoints_of(
 }
 
 /// The entries in the order asked for, with their sizes; those without the metric come last in either direction.
-fn sorted(values: BTreeMap<Key, Seen>, by_metric: bool, order: OrderBy) -> Vec<(Key, i64)> {
+fn sorted(values: BTreeMap<Key, EntrySize>, by_metric: bool, order: OrderBy) -> Vec<(Key, i64)> {
     let descending = order == OrderBy::Desc;
-    let mut entries: Vec<(Key, Seen)> = values.into_iter().collect();
+    let mut entries: Vec<(Key, EntrySize)> = values.into_iter().collect();
     entries.sort_by(|(a, x), (b, y)| {
         let by_value = match (x.value, y.value) {
             _ if !by_metric => Ordering::Equal,
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    fn in_order(values: BTreeMap<Key, Seen>, by_metric: bool, order: OrderBy) -> Vec<Key> {
+    fn in_order(values: BTreeMap<Key, EntrySize>, by_metric: bool, order: OrderBy) -> Vec<Key> {
         let entries = sorted(values, by_metric, order).into_iter();
         entries.map(|(key, _)| key).collect()
     }
@@ -358,8 +358,10 @@ mod tests {
             Key::report(TRAINING, 1, 1),
             checkpoint(0),
         ];
-        let values: BTreeMap<Key, Seen> =
-            keys.into_iter().map(|key| (key, Seen::default())).collect();
+        let values: BTreeMap<Key, EntrySize> = keys
+            .into_iter()
+            .map(|key| (key, EntrySize::default()))
+            .collect();
         let expected = vec![
             checkpoint(0),
             Key::report(TRAINING, 1, 1),
@@ -374,7 +376,7 @@ mod tests {
     #[test]
     fn entries_without_the_metric_come_last_either_way() {
         let (low, high) = (Key::report(TRAINING, 1, 5), Key::report(TRAINING, 1, 1));
-        let seen = |value| Seen { value, bytes: 1 };
+        let seen = |value| EntrySize { value, bytes: 1 };
         let values = BTreeMap::from([
             (low.clone(), seen(Some(0.1))),
             (high.clone(), seen(Some(0.9))),
