@@ -74,7 +74,7 @@ fn unknown(findings: &mut Findings, key: &str, member: &Node, of: &Type) {
                 name => format!("\"{name}\""),
             };
             if let Some(meant) = closest(key, of.fields().map(|field| field.name)) {
-                let message = ErrorCode::UnknownKey.message(&format!("is not a key of {owner}"));
+                let message = ErrorCode::UnknownKey.message(format!("is not a key of {owner}"));
                 let hint = format!("did you mean \"{meant}\"?");
                 return findings.error_hint_in(key, at, message, hint);
             }

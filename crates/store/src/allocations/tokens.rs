@@ -7,7 +7,6 @@ use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
 /// Adds the hash of a token that acts for an allocation.
-#[expect(clippy::unused_async, reason = "like all functions of rows")]
 pub async fn insert_token(
     conn: &mut Conn<'_>,
     token_hash: &[u8],
@@ -105,7 +104,6 @@ pub async fn find_token(
 }
 
 /// Lets the tokens of an ended allocation expire.
-#[expect(clippy::unused_async, reason = "like all functions of rows")]
 pub async fn expire_tokens(
     conn: &mut Conn<'_>,
     allocation_id: &AllocationId,
