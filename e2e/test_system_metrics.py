@@ -74,7 +74,9 @@ def with_gpu(*variables: str) -> dict[str, Any]:
 
 
 def test_a_task_without_python_is_measured_and_both_clients_show_it(cluster: Cluster) -> None:
-    config = experiment("measured", "echo done", **with_gpu(), **PROFILED)
+    # A task that ended at once could end before the stand-in has printed anything.
+    waits = "until [ -e printed ]; do sleep 0.1; done; echo done"
+    config = experiment("measured", waits, **with_gpu(), **PROFILED)
     trial = cluster.run(config, "profiled")["id"]
     agent = cluster.agents[0].name
     found = read(cluster, trial)
