@@ -163,7 +163,7 @@ impl ApiDouble {
     pub fn patch(&self, kind_path: &str, namespace: &str, name: &str, patch: &Value) {
         let target = Target::of_kind_path(kind_path, Some(namespace), Some(name));
         modify(&self.shared, &target.key(name), |object| {
-            patches::merge(object, patch)
+            patches::merge(object, patch);
         });
     }
 

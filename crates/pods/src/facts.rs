@@ -21,7 +21,7 @@ pub struct ClusterFacts {
     pub slots: SlotResource,
     /// What starts the pods of a gang together.
     pub scheduler: Scheduler,
-    /// Whether pods may end pods of a lower priority, by their PriorityClass.
+    /// Whether pods may end pods of a lower priority, by their `PriorityClass`.
     pub preempts: bool,
     /// Seconds between SIGTERM and SIGKILL of pods that name none; the time that a task's own grace takes is the least.
     pub default_grace_seconds: u32,

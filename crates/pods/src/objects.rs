@@ -38,12 +38,12 @@ pub struct Objects {
     pub service: Option<Value>,
     /// What makes the pods of a gang a group for a scheduler other than the master; `None` = it needs none. Has no owner.
     pub group: Option<(GroupApi, Value)>,
-    /// The PriorityClass of the pods, which [`Self::set_priority_class`] gives them; `None` = the user's pod spec names one.
+    /// The `PriorityClass` of the pods, which [`Self::set_priority_class`] gives them; `None` = the user's pod spec names one.
     pub priority: Option<PriorityClass>,
 }
 
 impl Objects {
-    /// Has all pods belong to a PriorityClass, which must exist: Kubernetes makes no pods of one that does not.
+    /// Has all pods belong to a `PriorityClass`, which must exist: Kubernetes makes no pods of one that does not.
     pub fn set_priority_class(&mut self, name: &str) {
         for job in &mut self.jobs {
             let spec = job.pointer_mut("/spec/template/spec");
@@ -393,7 +393,7 @@ impl Allocation<'_> {
         }))
     }
 
-    /// The PriorityClass of its pods; one that the user names is better.
+    /// The `PriorityClass` of its pods; one that the user names is better.
     fn priority(&self) -> Option<PriorityClass> {
         let user = self.user();
         let named = user.spec.get("priorityClassName").and_then(Value::as_str);

@@ -1,4 +1,4 @@
-//! The PriorityClasses of pods.
+//! The `PriorityClasses` of pods.
 //!
 //! A class that the user's pod spec names is kept. Other pods get one by the priority of their job. The chart makes a class for
 //! the usual priority and one for the system's own work; for every other priority there is a class that all tasks of a cluster
@@ -15,7 +15,7 @@ const OF_TASKS: &str = "determined-medium-priority";
 /// The chart's class for what the system itself does.
 const OF_SYSTEM: &str = "determined-system-priority";
 
-/// The PriorityClass that the pods of an allocation are to have.
+/// The `PriorityClass` that the pods of an allocation are to have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PriorityClass {
     /// Names of classes that are used where they exist, the best one first.

@@ -22,7 +22,9 @@ pub struct Seal {
 
 impl fmt::Debug for Seal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Seal").field("since", &self.since).finish()
+        f.debug_struct("Seal")
+            .field("since", &self.since)
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What decides when and before whom pods are scheduled: PriorityClasses, and schedulers other than that of the cluster.
+//! What decides when and before whom pods are scheduled: `PriorityClasses`, and schedulers other than that of the cluster.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(dead_code, reason = "the support is for all tests of the crate")]

@@ -188,6 +188,10 @@ struct Share<'a> {
 
 /// A Job of ours.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own about the object"
+)]
 pub(crate) struct Job {
     pub(crate) uid: String,
     pub(crate) recorded: JobRecord,
@@ -444,14 +448,14 @@ impl Books {
     }
 
     /// A Job is known from now on; its containers are held already.
-    pub(crate) fn put_job(&mut self, name: ObjectKey, job: Job) {
+    pub(crate) fn put_job(&mut self, name: &ObjectKey, job: Job) {
         let allocation = job.recorded.allocation_id.clone();
-        placed::add(&mut self.jobs_of, allocation.clone(), &name);
+        placed::add(&mut self.jobs_of, allocation.clone(), name);
         let before = self.jobs.insert(name.clone(), job);
         // Another Job of this name.
         let before = before.map(|before| before.recorded.allocation_id);
         if let Some(before) = before.filter(|before| *before != allocation) {
-            placed::take(&mut self.jobs_of, &before, &name);
+            placed::take(&mut self.jobs_of, &before, name);
         }
     }
 

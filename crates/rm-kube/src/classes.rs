@@ -1,4 +1,4 @@
-//! The PriorityClasses of a cluster: which of them exist, and the making of those that all tasks share.
+//! The `PriorityClasses` of a cluster: which of them exist, and the making of those that all tasks share.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -187,7 +187,7 @@ impl<C: Core> Cluster<C> {
             WatchEvent::Applied(Kind::Pod, pod) => observer.pod_is(&pod),
             WatchEvent::Applied(Kind::Job, job) => observer.job_is(&job, false),
             WatchEvent::Gone(Kind::Node, node) => {
-                observer.node_is_gone(crate::creating::name(&node))
+                observer.node_is_gone(crate::creating::name(&node));
             }
             WatchEvent::Gone(Kind::Pod, pod) => {
                 // Its last state may hold how it ended.

@@ -79,14 +79,14 @@ impl Container<'_> {
             return;
         };
         let job_name = held.job.clone();
-        if !held.has_ended() {
+        if held.has_ended() {
+            self.end_what_is_left();
+        } else {
             let pod = self.observer.books.pod(self.id);
             match pod.map(|(name, pod)| (name.clone(), pod.clone())) {
                 Some((name, pod)) => self.look_at_pod(&name, &pod),
                 None => self.look_at_job(),
             }
-        } else {
-            self.end_what_is_left();
         }
         self.delete_forgotten(&job_name);
         self.observer.let_go(&job_name);

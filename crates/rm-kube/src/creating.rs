@@ -28,7 +28,7 @@ pub(crate) struct Creation {
     /// Whether the manager makes the namespace, which may not be there yet.
     pub(crate) is_made: bool,
     pub(crate) objects: Objects,
-    /// The PriorityClasses of the cluster.
+    /// The `PriorityClasses` of the cluster.
     pub(crate) classes: Classes,
     /// Ends it. A request that has been sent is waited for, since it may be carried out later than any that comes after.
     pub(crate) cancelled: CancellationToken,

@@ -115,7 +115,7 @@ pub(crate) enum ServingEnd {
 /// Waits for other settings; for ever where none can come any more.
 pub(crate) async fn changed(settings: &mut watch::Receiver<Settings>) {
     if settings.changed().await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::ObservedState;
-use det_pods::{ClusterFacts, DRAIN_NO_EXECUTE, JobRecord, drain_label, label_value};
+use det_pods::{
+    ClusterFacts, DRAIN_NO_EXECUTE, JobRecord, RecordedMember, drain_label, label_value,
+};
 use det_taskspec::ContainerExit;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -202,35 +204,65 @@ impl Observer {
 
     /// A Job of ours is as this. `owns` = its Secret is known to go with it.
     pub(crate) fn job_is(&mut self, object: &Value, owns: bool) {
-        let job = object;
-        let name = named(job);
-        let finished = has_finished(job).then(Instant::now);
-        if let Some(known) = self.books.jobs.get_mut(&name)
-            && known.uid == uid(job)
-        {
-            known.owns |= owns;
-            let is_resumed = known.suspended && !is_suspended(job);
-            known.suspended = is_suspended(job);
-            if is_resumed {
-                let members = known.recorded.members.iter();
-                for id in members.map(|member| &member.container_id) {
-                    // Its pods are late from now on.
-                    if let Some(held) = self.books.held.get_mut(id) {
-                        held.since = Instant::now();
-                    }
-                    self.agenda.containers.insert(id.clone());
-                }
-            }
-            if known.finished.is_none() && finished.is_some() {
-                known.finished = finished;
-                let members = known.recorded.members.iter();
-                let members = members.map(|member| member.container_id.clone());
-                self.agenda.containers.extend(members);
-            }
+        let name = named(object);
+        let known = self.books.jobs.get(&name);
+        if known.is_some_and(|known| known.uid == uid(object)) {
+            self.known_job_is(&name, object, owns);
             return;
         }
+        let Some(recorded) = self.claimed(&name, object) else {
+            return;
+        };
+        // Its pool may have been in another namespace when it was made.
+        self.namespaces.insert(name.namespace.clone());
+        for member in &recorded.members {
+            self.hold(&name, member, object);
+        }
+        let job = Job {
+            suspended: is_suspended(object),
+            uid: uid(object).to_owned(),
+            secret: secret_of(object),
+            owns,
+            recorded,
+            forgotten: BTreeSet::new(),
+            deleting: false,
+            exists: true,
+            finished: has_finished(object).then(Instant::now),
+        };
+        self.books.put_job(&name, job);
+        self.books.link_pods(&name);
+        self.notice_early(object);
+    }
+
+    fn known_job_is(&mut self, name: &ObjectKey, job: &Value, owns: bool) {
+        let Some(known) = self.books.jobs.get_mut(name) else {
+            return;
+        };
+        known.owns |= owns;
+        let is_resumed = known.suspended && !is_suspended(job);
+        known.suspended = is_suspended(job);
+        if is_resumed {
+            let members = known.recorded.members.iter();
+            for id in members.map(|member| &member.container_id) {
+                // Its pods are late from now on.
+                if let Some(held) = self.books.held.get_mut(id) {
+                    held.since = Instant::now();
+                }
+                self.agenda.containers.insert(id.clone());
+            }
+        }
+        if known.finished.is_none() && has_finished(job) {
+            known.finished = Some(Instant::now());
+            let members = known.recorded.members.iter();
+            let members = members.map(|member| member.container_id.clone());
+            self.agenda.containers.extend(members);
+        }
+    }
+
+    /// The containers of a Job that this master has made; `None` = another has, and it is left alone.
+    fn claimed(&self, name: &ObjectKey, job: &Value) -> Option<JobRecord> {
         let recorded = det_pods::recorded(&annotations(job));
-        let ours = recorded.filter(|recorded| is_ours(self, (job, &name), recorded));
+        let ours = recorded.filter(|recorded| is_ours(self, (job, name), recorded));
         let Some(recorded) = ours else {
             if self.namespaces.contains(&name.namespace) {
                 tracing::warn!(
@@ -239,66 +271,50 @@ impl Observer {
                     "a Job has the label of this cluster, and was not made by its master; it is left alone"
                 );
             }
-            return;
+            return None;
         };
         let is_of_another = |id: &ContainerId| {
-            let held = self.books.held.get(id).filter(|held| held.job != name);
+            let held = self.books.held.get(id).filter(|held| held.job != *name);
             let known = held.and_then(|held| self.books.jobs.get(&held.job));
             known.is_some_and(|job| job.exists)
         };
         // One that is made again while the manager runs is made again by others, with a copy of the record and its seal.
         let is_copy = |id: &ContainerId| {
             let is_known = self.books.held.contains_key(id) || self.books.starting.contains_key(id);
-            is_known && !self.adopts && !self.books.expected.contains(&name)
+            is_known && !self.adopts && !self.books.expected.contains(name)
         };
-        if recorded
-            .members
-            .iter()
-            .any(|it| is_of_another(&it.container_id) || is_copy(&it.container_id))
-        {
+        let mut members = recorded.members.iter();
+        if members.any(|it| is_of_another(&it.container_id) || is_copy(&it.container_id)) {
             tracing::warn!(
                 job = name.name,
                 namespace = name.namespace,
                 "a Job names containers of another one; it is left alone"
             );
-            return;
+            return None;
         }
-        // Its pool may have been in another namespace when it was made.
-        self.namespaces.insert(name.namespace.clone());
-        for member in &recorded.members {
-            let id = &member.container_id;
-            let mut held = HeldContainer::new(name.clone(), member);
-            if let Some(starting) = self.books.starting.get(id) {
-                held.takes = starting.takes.clone();
-                if let Some(end) = starting.end.clone() {
-                    held.want_end(end);
-                }
+        Some(recorded)
+    }
+
+    /// Holds a container of a Job that was not known.
+    fn hold(&mut self, name: &ObjectKey, member: &RecordedMember, job: &Value) {
+        let id = &member.container_id;
+        let mut held = HeldContainer::new(name.clone(), member);
+        if let Some(starting) = self.books.starting.get(id) {
+            held.takes = starting.takes.clone();
+            if let Some(end) = starting.end.clone() {
+                held.want_end(end);
             }
-            self.agenda.nodes.insert(member.node.clone());
-            if self.books.held.insert(id.clone(), held).is_none() {
-                self.agenda
-                    .report(&member.place, id, ObservedState::Assigned);
-            }
-            if is_suspended(job) && member.rank == 0 {
-                let (place, line) = (member.place.clone(), waits_suspended(job));
-                self.agenda.notes.push((place, id.clone(), line));
-            }
-            self.agenda.containers.insert(id.clone());
         }
-        let job = Job {
-            suspended: is_suspended(job),
-            uid: uid(job).to_owned(),
-            secret: secret_of(job),
-            owns,
-            recorded,
-            forgotten: BTreeSet::new(),
-            deleting: false,
-            exists: true,
-            finished,
-        };
-        self.books.put_job(name.clone(), job);
-        self.books.link_pods(&name);
-        self.notice_early(object);
+        self.agenda.nodes.insert(member.node.clone());
+        if self.books.held.insert(id.clone(), held).is_none() {
+            self.agenda
+                .report(&member.place, id, ObservedState::Assigned);
+        }
+        if is_suspended(job) && member.rank == 0 {
+            let (place, line) = (member.place.clone(), waits_suspended(job));
+            self.agenda.notes.push((place, id.clone(), line));
+        }
+        self.agenda.containers.insert(id.clone());
     }
 
     pub(crate) fn job_is_gone(&mut self, name: &ObjectKey) {

@@ -35,7 +35,7 @@ pub struct Settings {
     pub helper_image: Option<String>,
     /// What starts the pods of a gang together. Which version of a `PodGroup` the cluster has is found by the manager.
     pub scheduler: Scheduler,
-    /// Whether pods may end pods of a lower priority, by their PriorityClass.
+    /// Whether pods may end pods of a lower priority, by their `PriorityClass`.
     pub preempts: bool,
     /// Whether Jobs of ended tasks are left to Kubernetes, which deletes them after a while.
     pub leaves_objects: bool,

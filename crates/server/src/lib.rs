@@ -269,12 +269,8 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster,
     let notified = hub.clone();
     live.follow(&store, move || notified.notify(&hub::Topic::Events));
     let tls = tls::acceptor(&config)?;
-    if tls.is_none() && config.security.services_host.is_some() {
-        tracing::warn!(
-            "\"security.services_host\" is configured and this master serves without TLS: cookies know no ports, so that a task \
-             which shares the network of a machine with one of these names is sent the cookies of a browser that visits its \
-             port; configure \"security.tls\""
-        );
+    if tls.is_none() {
+        warn_of_services_host(&config);
     }
     let context = Context::new(store, hub, InForce::new(loaded, driven(&doubles)));
     let drivers = Drivers::new(doubles, seal);
@@ -316,6 +312,17 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster,
         master,
         tasks,
     })
+}
+
+/// Warns of what a host of services lacks where the master serves without TLS.
+fn warn_of_services_host(config: &MasterConfig) {
+    if config.security.services_host.is_some() {
+        tracing::warn!(
+            "\"security.services_host\" is configured and this master serves without TLS: cookies know no ports, so that a task \
+             which shares the network of a machine with one of these names is sent the cookies of a browser that visits its \
+             port; configure \"security.tls\""
+        );
+    }
 }
 
 /// The users, of whom a new cluster gets its first ones. Where blank passwords are not allowed they are refused.

@@ -68,7 +68,8 @@ fn removed(out: &mut impl io::Write) -> Result<usize, String> {
     let master = Master::new(&address, &token)?;
     let storage = Storage::open(&order)?;
     let mut failures = 0;
-    for uuid in order.checkpoints.iter().map(|uuid| uuid.as_str()) {
+    for uuid in &order.checkpoints {
+        let uuid = uuid.as_str();
         let outcome = storage.remove(uuid);
         match outcome {
             Ok(left) => {

@@ -1,4 +1,4 @@
-//! PriorityClasses of pods.
+//! `PriorityClasses` of pods.
 
 use det_ids::ContainerId;
 use det_rm_contract::TestCore;

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// The PriorityClass of tasks that name no priority.
+/// The `PriorityClass` of tasks that name no priority.
 pub const USUAL_CLASS: &str = "determined-p42";
 
 /// Name and namespace of an object.

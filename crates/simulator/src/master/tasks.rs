@@ -84,7 +84,7 @@ impl Tx<'_> {
             Call::Meet => self.rendezvous(allocation, container),
             Call::Metric { step, value } => self.report_metric(allocation, step, value),
             Call::Checkpoint { uuid, steps, files } => {
-                self.report_checkpoint(allocation, uuid, steps, files)
+                self.report_checkpoint(allocation, &uuid, steps, files)
             }
             Call::Line { sequence } => self.append_line(allocation, container, sequence),
             Call::Poll => {
@@ -214,11 +214,11 @@ impl Tx<'_> {
     fn report_checkpoint(
         &mut self,
         allocation: &AllocationId,
-        uuid: CheckpointId,
+        uuid: &CheckpointId,
         steps: i64,
         files: BTreeMap<String, i64>,
     ) -> Result<Reply, RefusalText> {
-        if self.rows.checkpoints.contains_key(&uuid) {
+        if self.rows.checkpoints.contains_key(uuid) {
             return Ok(Reply::Done);
         }
         let (trial_id, run_id) = self.fenced(allocation, CoreMutant::UnfencedCheckpoints)?;

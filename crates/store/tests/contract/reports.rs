@@ -634,7 +634,10 @@ pub(crate) async fn checkpoints_are_counted_and_the_newest_complete_one_is_found
     assert_eq!(crate::shown(&stored), crate::shown(&Some(row)));
     let row = read!(world, conn => trials::find(conn, trial_id).await).unwrap();
     assert_eq!(row.latest_checkpoint, Some("c-1".into()));
+    sources_of_warm_starts_are_found(world, experiment_id).await;
+}
 
+async fn sources_of_warm_starts_are_found(world: &World, experiment_id: ExperimentId) {
     let mut warm = crate::rows::trial(experiment_id, "warm");
     warm.warm_start_checkpoint = Some("c-1".into());
     change!(world, conn => trials::insert(conn, &warm).await);
