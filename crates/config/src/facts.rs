@@ -1,6 +1,10 @@
 //! What documents contribute to the specification of a task's containers: the facts of `det-taskspec`.
 
-use det_taskspec::{ContainerRequest, PoolDefaults, SharedFs, StorageFacts};
+use std::collections::BTreeSet;
+
+use det_taskspec::{
+    ContainerRequest, DOCKER_HUB, PoolDefaults, SharedFs, StorageFacts, registry_of,
+};
 
 use crate::container::{Environment, TaskContainerDefaults};
 use crate::experiment::{Entrypoint, ExperimentConfig};
@@ -99,7 +103,15 @@ impl TaskContainerDefaults {
     /// What a pool with these defaults gives to a task when it starts. Whatever else they contain became part of the
     /// task's configuration when it was submitted.
     pub fn pool_defaults(&self) -> PoolDefaults {
+        let images = [&self.image.cpu, &self.image.cuda, &self.image.rocm];
+        let images = images.into_iter().flatten();
+        let registries = images.map(|image| registry_of(image));
+        // A login that names no registry must not go to that of whatever image a user names.
+        let registries: BTreeSet<&str> = registries.chain([DOCKER_HUB]).collect();
+        let login = self.registry_auth.iter();
+        let logins = login.flat_map(|login| login.bound_to(registries.iter().copied()));
         PoolDefaults {
+            logins: logins.collect(),
             work_dir: self.work_dir.clone(),
             network_mode: self.effective_network_mode().to_owned(),
             devices: self.devices.clone(),
@@ -114,16 +126,21 @@ impl TaskContainerDefaults {
 
 #[cfg(test)]
 mod tests {
+    use det_taskspec::{PerDevice, RegistryAuth};
+
     use super::*;
     use crate::submitted::{CompletionDefaults, Experiment, SubmittedDocument};
 
     fn complete(text: &str) -> ExperimentConfig {
-        let defaults = TaskContainerDefaults::default();
+        complete_with(text, &TaskContainerDefaults::default())
+    }
+
+    fn complete_with(text: &str, defaults: &TaskContainerDefaults) -> ExperimentConfig {
         let defaults = CompletionDefaults {
             name: "x".into(),
             experiment_seed: 1,
-            checkpoint_storage: None,
-            task_container_defaults: &defaults,
+            checkpoint_storage: Some(serde_json::json!({"type": "shared_fs", "host_path": "/x"})),
+            task_container_defaults: defaults,
             default_priority: None,
             managed: true,
         };
@@ -132,6 +149,29 @@ mod tests {
         SubmittedDocument::parse(Experiment, &text)
             .and_then(|submitted| submitted.complete(&defaults))
             .unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    #[test]
+    fn the_login_of_a_pool_is_in_no_configuration_and_bound_to_registries() {
+        let defaults = TaskContainerDefaults {
+            registry_auth: Some(RegistryAuth {
+                password: Some("of-the-pool".into()),
+                ..RegistryAuth::default()
+            }),
+            image: PerDevice {
+                cuda: Some("reg.example/x".into()),
+                ..PerDevice::default()
+            },
+            ..TaskContainerDefaults::default()
+        };
+        let config = complete_with("entrypoint: \"true\"", &defaults);
+        assert_eq!(config.environment.registry_auth, None);
+        let logins = defaults.pool_defaults().logins;
+        let registries: Vec<_> = logins
+            .iter()
+            .map(|login| login.serveraddress.as_deref())
+            .collect();
+        assert_eq!(registries, [Some("docker.io"), Some("reg.example")]);
     }
 
     #[test]

@@ -36,7 +36,7 @@ use crate::yaml::{self, Node, Tree};
 pub use experiment::{
     CompletionDefaults, Experiment, Placement, SLOTS_OF_TASK, SLOTS_OF_TRIAL, WorkSize,
 };
-pub use stored_pod::check_stored_pod;
+pub use stored_pod::{check_changed_pod, check_stored_pod};
 pub use task::TaskDefaults;
 
 /// A kind of work that documents are submitted for: [`Experiment`], or one of the kinds of task.
@@ -465,7 +465,6 @@ fn layer_under(workload: Workload, defaults: &Node, slots: i64) -> Node {
         ("devices", "resources.devices"),
         ("image", "environment.image"),
         ("environment_variables", "environment.environment_variables"),
-        ("registry_auth", "environment.registry_auth"),
         ("force_pull_image", "environment.force_pull_image"),
         ("add_capabilities", "environment.add_capabilities"),
         ("drop_capabilities", "environment.drop_capabilities"),

@@ -2,10 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use det_config::TaskContainerDefaults;
+use det_config::experiment::ExperimentConfig;
 use det_config::policies::{Policies, Workload};
 use det_config::submitted::{
     CompletionDefaults, Experiment, SubmittedDocument, SubmittedTask, TaskDefaults,
-    check_stored_pod,
+    check_changed_pod, check_stored_pod,
 };
 use det_config::task::LaunchKind;
 use serde_json::{Value, json};
@@ -224,25 +225,27 @@ fn launched_tasks_are_judged_alike_and_work_of_the_system_is_not() {
     assert_eq!(complete(policies.without_pod_constraints()), Ok(()));
 }
 
+/// An experiment with this pod, as it was completed under the defaults of the pool.
+fn stored(pod_spec: &str) -> ExperimentConfig {
+    let text = format!(
+        "entrypoint: \"true\"\nsearcher: {{name: single, metric: m}}\nenvironment: {{pod_spec: {pod_spec}}}"
+    );
+    let submitted = SubmittedDocument::parse(Experiment, &text).unwrap();
+    submitted
+        .under(&[])
+        .complete(&CompletionDefaults {
+            name: "made".into(),
+            experiment_seed: 7,
+            checkpoint_storage: Some(json!({"type": "shared_fs", "host_path": "/x"})),
+            task_container_defaults: &pool(),
+            default_priority: None,
+            managed: true,
+        })
+        .unwrap()
+}
+
 #[test]
 fn a_stored_pod_is_judged_without_what_the_pool_and_invariants_gave_it() {
-    let stored = |pod_spec: &str| {
-        let text = format!(
-            "entrypoint: \"true\"\nsearcher: {{name: single, metric: m}}\nenvironment: {{pod_spec: {pod_spec}}}"
-        );
-        let submitted = SubmittedDocument::parse(Experiment, &text).unwrap();
-        submitted
-            .under(&[])
-            .complete(&CompletionDefaults {
-                name: "made".into(),
-                experiment_seed: 7,
-                checkpoint_storage: Some(json!({"type": "shared_fs", "host_path": "/x"})),
-                task_container_defaults: &pool(),
-                default_priority: None,
-                managed: true,
-            })
-            .unwrap()
-    };
     let judged = |pod_spec: &str, constraints: &str| {
         let policies = [policies(WORKSPACE, constraints)];
         let judged = check_stored_pod(&stored(pod_spec), &pool(), &policies);
@@ -262,6 +265,27 @@ fn a_stored_pod_is_judged_without_what_the_pool_and_invariants_gave_it() {
     let fixed = [Policies::parse(Workload::Experiment, WORKSPACE, None, text).unwrap()];
     let with_invariant = stored("{spec: {hostPID: true}}");
     assert_eq!(check_stored_pod(&with_invariant, &pool(), &fixed), Ok(()));
+}
+
+#[test]
+fn a_change_of_what_goes_on_takes_nothing_away_that_policies_guard() {
+    let before = stored(
+        "{spec: {runtimeClassName: guarded, volumes: [{name: cache, hostPath: {path: /cache}}]}}",
+    );
+    let judged = |changed: &str, constraints: &str| {
+        let policies = [policies(WORKSPACE, constraints)];
+        let judged = check_changed_pod(&before, &stored(changed), &policies);
+        judged.map_err(|errors| errors.to_string())
+    };
+    let same =
+        "{spec: {runtimeClassName: guarded, volumes: [{name: cache, hostPath: {path: /cache}}]}}";
+    assert_eq!(judged(same, "{allow: []}"), Ok(()));
+    let without = "{spec: {volumes: [{name: cache, hostPath: {path: /cache}}]}}";
+    let refused = judged(without, "{deny: [spec.runtimeClassName]}").unwrap_err();
+    assert!(refused.contains("spec.runtimeClassName"), "{refused}");
+    let refused = judged(without, "{allow: []}").unwrap_err();
+    assert!(refused.contains("it allows nothing"), "{refused}");
+    assert_eq!(judged(without, "{allow: [spec.runtimeClassName]}"), Ok(()));
 }
 
 #[test]

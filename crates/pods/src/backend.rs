@@ -124,14 +124,14 @@ impl Gang<'_> {
                 }
             }
             Scheduler::Volcano { queue } => {
-                let annotation = if self.members > 1 {
-                    (VOLCANO_GROUP, self.name)
-                } else {
-                    (VOLCANO_QUEUE, queue.as_str())
-                };
-                if !annotation.1.is_empty() {
-                    let of_pods = ["spec", "template", "metadata", "annotations"];
-                    add(job, &of_pods, &[annotation]);
+                let of_pods = ["spec", "template", "metadata", "annotations"];
+                if self.members > 1 {
+                    add(job, &of_pods, &[(VOLCANO_GROUP, self.name)]);
+                }
+                // Which queue, and so whose quota, is the administrator's to choose where one is configured.
+                let pods = member(job, &of_pods).filter(|_| !queue.is_empty());
+                if let Some(annotations) = pods {
+                    annotations.insert(VOLCANO_QUEUE.to_owned(), queue.as_str().into());
                 }
             }
             Scheduler::Kueue { queue } => {

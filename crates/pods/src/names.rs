@@ -177,6 +177,14 @@ pub(crate) fn is_reserved(text: &str, cluster_id: &str) -> bool {
         || text.starts_with(&format!("det-{}-", begin_of(cluster_id)))
 }
 
+/// Whether a name is that of a class of pods which the master makes for a priority. A user who could name it would have a
+/// priority above the limit of the workspace.
+pub(crate) fn is_class_of_a_priority(name: &str) -> bool {
+    let rest = name.strip_prefix("determined-p").unwrap_or_default();
+    let digits = rest.strip_suffix("-preempting").unwrap_or(rest);
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// The begin of a cluster's identity, as it is in the names of objects.
 fn begin_of(cluster_id: &str) -> String {
     let characters = cluster_id.chars().filter(char::is_ascii_alphanumeric);

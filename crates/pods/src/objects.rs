@@ -11,7 +11,10 @@ use crate::environment;
 use crate::facts::{ClusterFacts, MasterCert, Member};
 use crate::json::{self, Object};
 use crate::login::{self, login};
-use crate::names::{CLUSTER_LABEL, SELECTOR_LABEL, group_name, is_reserved, job_name, label_value};
+use crate::names::{
+    CLUSTER_LABEL, SELECTOR_LABEL, group_name, is_class_of_a_priority, is_reserved, job_name,
+    label_value,
+};
 use crate::priority::{PriorityClass, priority_class};
 use crate::record::{PORTS_ANNOTATION, RECORD_ANNOTATION, record};
 use crate::seal::SEAL_ANNOTATION;
@@ -84,6 +87,12 @@ pub enum ObjectsError {
          a number of slots that makes all pods the same"
     )]
     SeveralJobs(usize),
+    /// The user's pod names a class that the master gives by the priority of a job.
+    #[error(
+        "the pod spec names the PriorityClass \"{0}\", which tasks get by their priority: set resources.priority instead, or \
+         name a class of your administrator's"
+    )]
+    PriorityClass(String),
     /// The login for the image's registry has no user name and password.
     #[error(
         "environment.registry_auth has a token only, and Kubernetes pulls images with user name and password: give these, or \
@@ -149,6 +158,16 @@ pub fn objects(
         .filter_map(|it| it.start.origin.pod_spec.as_ref());
     if let Some(name) = specs.find_map(|spec| reserved_name(spec, &facts.cluster_id)) {
         return Err(ObjectsError::Reserved(name.to_owned()));
+    }
+    let mut specs = members
+        .iter()
+        .filter_map(|it| it.start.origin.pod_spec.as_ref());
+    let named = |spec: &&Value| {
+        json::text(spec, &["spec", "priorityClassName"]).is_some_and(is_class_of_a_priority)
+    };
+    if let Some(spec) = specs.find(named) {
+        let name = json::text(spec, &["spec", "priorityClassName"]).unwrap_or_default();
+        return Err(ObjectsError::PriorityClass(name.to_owned()));
     }
     let groups = groups(members);
     if groups.len() > 1 && matches!(facts.scheduler, Scheduler::Kueue { .. }) {

@@ -5,7 +5,7 @@
 //! share, which is made when it is first needed.
 
 use det_rm::ContainerStart;
-use det_taskspec::TaskKind;
+use det_taskspec::{EMPTY_IMAGE, TaskKind};
 use serde_json::{Value, json};
 
 /// The priority that the chart's class for tasks has: that of jobs that name none.
@@ -29,7 +29,11 @@ pub struct PriorityClass {
 pub(crate) fn priority_class(start: &ContainerStart, preempts: bool) -> PriorityClass {
     let priority = start.origin.priority;
     let mut existing = Vec::new();
-    if start.spec.script.task_type == TaskKind::CheckpointGc {
+    // Deletions in object stores run the user's image, and pods may be customised by users: those are no work of the system's.
+    let is_systems = start.spec.script.task_type == TaskKind::CheckpointGc
+        && start.spec.image == EMPTY_IMAGE
+        && start.origin.pod_spec.is_none();
+    if is_systems {
         existing.push(OF_SYSTEM);
     }
     if priority == USUAL {

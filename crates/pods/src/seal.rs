@@ -38,6 +38,19 @@ impl Seal {
         }
     }
 
+    /// What one manager of several seals with: Jobs in the cluster of another, where other users may create some, are not its.
+    #[must_use]
+    pub fn of_manager(&self, name: &str) -> Self {
+        let of_name = Sha256::new()
+            .chain_update(Sha256::digest(self.secret.as_bytes()))
+            .chain_update(Sha256::digest(name.as_bytes()))
+            .finalize();
+        Self {
+            secret: hexadecimal(&of_name).into(),
+            since: self.since.clone(),
+        }
+    }
+
     /// The seal of the record of a Job, in hexadecimal digits. It is of this Job alone, by its namespace and name.
     pub fn of(&self, (namespace, job): (&str, &str), record: &str) -> String {
         // Texts are hashed before they are put together, so that none continues another one, and what is hashed with the
@@ -50,12 +63,7 @@ impl Seal {
             .chain_update(Sha256::digest(self.secret.as_bytes()))
             .chain_update(parts.finalize())
             .finalize();
-        let mut seal = String::new();
-        for byte in sealed {
-            // A `String` takes every text.
-            let _ = write!(seal, "{byte:02x}");
-        }
-        seal
+        hexadecimal(&sealed)
     }
 
     /// Whether records were not sealed yet when a Job of the API was created. The time of its creation is the API server's.
@@ -83,6 +91,15 @@ impl Seal {
     }
 }
 
+fn hexadecimal(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in bytes {
+        // A `String` takes every text.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -105,6 +122,11 @@ mod tests {
         assert!(!own.is_on(&job("other", "det-1", "record", &seal)));
         assert!(!own.is_on(&job("tasks", "det-1", "another", &seal)));
         assert!(!own.is_on(&json!({"metadata": {"namespace": "tasks", "name": "det-1"}})));
+        let of_another = own.of_manager("b").of(("tasks", "det-1"), "record");
+        let of_a_manager = own.of_manager("a");
+        assert!(!of_a_manager.is_on(&job("tasks", "det-1", "record", &of_another)));
+        let of_its_own = of_a_manager.of(("tasks", "det-1"), "record");
+        assert!(of_a_manager.is_on(&job("tasks", "det-1", "record", &of_its_own)));
         let other = Seal::new("another", "2026-11-26T12:00:00Z");
         assert!(!other.is_on(&job("tasks", "det-1", "record", &seal)));
         // Nothing of the secret is shown.

@@ -6,18 +6,22 @@
 mod support;
 
 use det_pods::{GroupApi, ObjectsError, PLACEMENT_GATE, Scheduler, objects};
-use det_taskspec::TaskKind;
+use det_taskspec::{EMPTY_IMAGE, TaskKind};
 use serde_json::{Value, json};
 use support::{TASK, command, customised, facts, gang, member, objects_of, pod_spec};
 
 #[test]
-fn pods_get_a_class_by_the_priority_of_their_job_unless_the_user_names_one() {
+fn pods_get_a_class_by_the_priority_of_their_job() {
     let with = |priority: u8| {
         let mut member = command();
         member.start.origin.priority = priority;
         member
     };
-    let gc = member(TaskKind::CheckpointGc, TASK, 1, 0, 0);
+    let of_users = member(TaskKind::CheckpointGc, TASK, 1, 0, 0);
+    let mut gc = of_users.clone();
+    gc.start.spec.image = EMPTY_IMAGE.into();
+    let mut customised_gc = gc.clone();
+    customised_gc.start.origin.pod_spec = Some(json!({"spec": {"containers": [{"name": "side"}]}}));
     for (scenario, member, preempts, existing, shared) in [
         (
             "usual",
@@ -41,6 +45,20 @@ fn pods_get_a_class_by_the_priority_of_their_job_unless_the_user_names_one() {
             vec!["determined-system-priority", "determined-medium-priority"],
             "determined-p50",
         ),
+        (
+            "a deletion in an object store, by the user's image",
+            of_users,
+            false,
+            vec!["determined-medium-priority"],
+            "determined-p50",
+        ),
+        (
+            "a deletion beside containers of the user's",
+            customised_gc,
+            false,
+            vec!["determined-medium-priority"],
+            "determined-p50",
+        ),
     ] {
         let priority = member.start.origin.priority;
         let mut facts = facts();
@@ -60,9 +78,24 @@ fn pods_get_a_class_by_the_priority_of_their_job_unless_the_user_names_one() {
         objects.set_priority_class("chosen");
         assert_eq!(pod_spec(&objects.jobs[0])["priorityClassName"], "chosen");
     }
+}
+
+#[test]
+fn a_class_that_the_user_names_is_kept_unless_it_is_that_of_a_priority() {
     let named = objects_of(&[customised(json!({"spec": {"priorityClassName": "mine"}}))]);
     assert_eq!(named.priority, None);
     assert_eq!(pod_spec(&named.jobs[0])["priorityClassName"], "mine");
+    for (name, is_refused) in [
+        ("determined-p99", true),
+        ("determined-p99-preempting", true),
+        ("determined-preferred", false),
+        ("determined-medium-priority", false),
+    ] {
+        let member = customised(json!({"spec": {"priorityClassName": name}}));
+        let made = objects(&facts(), "work", &[member]);
+        let refused = matches!(made, Err(ObjectsError::PriorityClass(_)));
+        assert_eq!(refused, is_refused, "{name}");
+    }
     let empty = objects_of(&[customised(json!({"spec": {"priorityClassName": ""}}))]);
     assert!(empty.priority.is_some());
 }
@@ -188,6 +221,17 @@ fn volcano_gets_a_group_of_a_gang_and_the_queue_of_a_single_pod() {
     assert_eq!(single.group, None);
     assert_eq!(
         annotations(&single.jobs[0])["scheduling.volcano.sh/queue-name"],
+        "research"
+    );
+    // The administrator's choice is not the user's to change.
+    let mut own = command();
+    own.start.origin.pod_spec =
+        Some(json!({"metadata": {"annotations": {"scheduling.volcano.sh/queue-name": "theirs"}}}));
+    let mut facts_of = facts();
+    facts_of.scheduler = volcano("research");
+    let own = det_pods::objects(&facts_of, "work", &[own]).unwrap();
+    assert_eq!(
+        annotations(&own.jobs[0])["scheduling.volcano.sh/queue-name"],
         "research"
     );
     // Pods of another scheduler are none of its business.

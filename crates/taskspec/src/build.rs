@@ -7,8 +7,8 @@ use crate::facts::{BindMount, KindFacts, PlaceFacts, RunsIn, TaskFacts, TrialFac
 use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
 use crate::variables::DTRAIN_SSH_PORT;
 use crate::{
-    ContainerSpec, DeviceMapping, Mount, SHARED_FS_DIR, Sampling, Script, SystemMetrics,
-    TaskDetails, TaskFile, WORK_DIR,
+    ContainerSpec, DeviceMapping, Mount, RegistryAuth, SHARED_FS_DIR, Sampling, Script,
+    SystemMetrics, TaskDetails, TaskFile, WORK_DIR,
 };
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
@@ -99,7 +99,7 @@ pub fn container_spec(
         description: task.description.clone(),
         image: request.image.get(place.device_kind).clone(),
         force_pull_image: request.force_pull_image,
-        registry_auth: request.registry_auth.clone(),
+        registry_auth: login(task, request.image.get(place.device_kind)),
         user: task.user.clone(),
         owner_id: task.owner_id,
         slots: place.slots.clone(),
@@ -117,6 +117,13 @@ pub fn container_spec(
         drop_capabilities: request.drop_capabilities.clone(),
         script: script(task, trial, place, &training_ports, token)?,
     })
+}
+
+/// The login for the registry of an image: the task's own, else one of its pool.
+fn login(task: &TaskFacts, image: &str) -> Option<RegistryAuth> {
+    let own = task.request.registry_auth.iter();
+    let mut logins = own.chain(&task.defaults.logins);
+    logins.find(|login| login.is_for(image)).cloned()
 }
 
 fn script(

@@ -141,6 +141,9 @@ pub struct ContainerRequest {
 /// What a pool gives to every task unless its configuration has its own.
 #[derive(Clone, Default)]
 pub struct PoolDefaults {
+    /// Logins for registries of images. They are the administrator's: no part of a configuration, which tasks read, and each
+    /// for one registry.
+    pub logins: Vec<RegistryAuth>,
     /// Working directory; `None` = [`WORK_DIR`](crate::WORK_DIR).
     pub work_dir: Option<String>,
     /// Docker network of containers.

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// The registry of images whose names have no host.
+pub const DOCKER_HUB: &str = "docker.io";
+
 /// Registry credentials. `Debug` hides the secrets.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -32,6 +35,24 @@ impl std::fmt::Debug for RegistryAuth {
 }
 
 impl RegistryAuth {
+    /// Whether the login may be sent to the registry of an image: it names that one, or none.
+    pub fn is_for(&self, image: &str) -> bool {
+        let own = self.serveraddress.as_deref();
+        own.is_none_or(|own| host_of(own) == host_of(registry_of(image)))
+    }
+
+    /// This login for each of these registries, where it names none.
+    pub fn bound_to<'a>(&self, registries: impl IntoIterator<Item = &'a str>) -> Vec<Self> {
+        if self.serveraddress.is_some() {
+            return vec![self.clone()];
+        }
+        let bind = |registry: &str| Self {
+            serveraddress: Some(registry.to_owned()),
+            ..self.clone()
+        };
+        registries.into_iter().map(bind).collect()
+    }
+
     /// The registry that the login is for where an image of this name is pulled.
     pub fn registry<'a>(&'a self, image: &'a str) -> &'a str {
         let own = self.serveraddress.as_deref();
@@ -47,7 +68,23 @@ pub fn registry_of(image: &str) -> &str {
     };
     match image.split_once('/') {
         Some((host, _)) if is_host(host) => host,
-        _ => "docker.io",
+        _ => DOCKER_HUB,
+    }
+}
+
+/// The host, and port, of the address of a registry; one for all names of Docker's own.
+fn host_of(address: &str) -> String {
+    let address = address.trim();
+    let address = address
+        .strip_prefix("https://")
+        .or_else(|| address.strip_prefix("http://"))
+        .unwrap_or(address);
+    let host = address.split('/').next().unwrap_or_default();
+    match host.to_ascii_lowercase().as_str() {
+        "index.docker.io" | "registry-1.docker.io" | "registry.hub.docker.com" => {
+            DOCKER_HUB.to_owned()
+        }
+        host => host.to_owned(),
     }
 }
 
@@ -66,6 +103,32 @@ mod tests {
         ] {
             assert_eq!(registry_of(image), host, "{image}");
         }
+    }
+
+    #[test]
+    fn a_login_that_names_a_registry_goes_to_no_other() {
+        let of = |address: &str| RegistryAuth {
+            serveraddress: Some(address.into()),
+            ..RegistryAuth::default()
+        };
+        for (address, image, is_for) in [
+            ("https://index.docker.io/v1/", "team/x", true),
+            ("docker.io", "x", true),
+            ("https://Reg.example:5000/v2/", "reg.example:5000/x", true),
+            ("reg.example", "reg.example:5000/x", false),
+            ("reg.example", "evil.example/reg.example/x", false),
+            ("reg.example", "x", false),
+        ] {
+            assert_eq!(of(address).is_for(image), is_for, "{address} and {image}");
+        }
+        assert!(RegistryAuth::default().is_for("any.example/x"));
+        let bound = RegistryAuth::default().bound_to(["docker.io", "reg.example"]);
+        assert!(bound.iter().any(|login| login.is_for("reg.example/x")));
+        assert!(!bound.iter().any(|login| login.is_for("evil.example/x")));
+        assert_eq!(
+            of("reg.example").bound_to(["docker.io"]),
+            [of("reg.example")]
+        );
     }
 
     #[test]

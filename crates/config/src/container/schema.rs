@@ -655,7 +655,7 @@ keys! {
         checkpoint_gc_pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Replace);
         /// Image of tasks that name none.
         image: PerDevice<Option<String>> = Kind::Special(&IMAGE);
-        /// Credentials for the images' registry.
+        /// Login for the images' registry. It is not shown to tasks, and used for the registry of `serveraddress`; unless given, for Docker Hub and the registries of this `image`.
         registry_auth: Option<RegistryAuth> = Kind::Section(&REGISTRY_AUTH), merged(Merge::Replace);
         /// Pull images even when they are present.
         force_pull_image: Option<bool> = Kind::Bool, built_in("false");

@@ -29,10 +29,36 @@ pub fn check_stored_pod(
     let pool = layer_under(Workload::Experiment, &defaults.to_node(), slots);
     let mut given = Layers(Vec::new()).under(policies);
     given.0.push(pool);
-    let own = json!({"environment": {"pod_spec": config.environment.pod_spec}});
-    let own = SubmittedDocument::from_value(Experiment, &own)?;
-    let mut asked = own.layers;
+    let mut asked = pod_of(config)?;
     asked.0.extend(given.0.iter().cloned());
+    judged(asked, given, policies)
+}
+
+/// Compares the pod of a configuration that a user has changed with what it was before and policies let users set: taking
+/// away what the pool or a policy gave at submission is a change as well.
+///
+/// # Errors
+/// Every field that differs and that a policy does not let users set.
+pub fn check_changed_pod(
+    before: &ExperimentConfig,
+    changed: &ExperimentConfig,
+    policies: &[Policies],
+) -> Result<(), ConfigErrors> {
+    if !constrain_pods(policies) {
+        return Ok(());
+    }
+    let mut given = Layers(Vec::new()).under(policies);
+    given.0.extend(pod_of(before)?.0);
+    judged(pod_of(changed)?, given, policies)
+}
+
+/// The pod of a configuration as the only thing of a document.
+fn pod_of(config: &ExperimentConfig) -> Result<Layers, ConfigErrors> {
+    let own = json!({"environment": {"pod_spec": config.environment.pod_spec}});
+    Ok(SubmittedDocument::from_value(Experiment, &own)?.layers)
+}
+
+fn judged(asked: Layers, given: Layers, policies: &[Policies]) -> Result<(), ConfigErrors> {
     let (asked, given) = (asked.merged::<Experiment>(), given.merged::<Experiment>());
     let mut findings = Findings::new(Workload::Experiment.document(), Stage::Complete);
     check_pod(

@@ -7,7 +7,9 @@
 use det_config::errors::ConfigErrors;
 use det_config::experiment::ExperimentConfig;
 use det_config::policies::{Policies, Workload};
-use det_config::submitted::{CompletionDefaults, SubmittedDocument, WorkSize, check_stored_pod};
+use det_config::submitted::{
+    CompletionDefaults, SubmittedDocument, WorkSize, check_changed_pod, check_stored_pod,
+};
 use det_ids::{ExperimentId, ProjectId};
 use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
@@ -144,6 +146,9 @@ impl Renewals {
         let defaults = self.pools.container_defaults(pool);
         let completed = complete(&submitted, &before, &policies).and_then(|config| {
             check_stored_pod(&config, &defaults, &policies)?;
+            if is_changed {
+                check_changed_pod(&before, &config, &policies)?;
+            }
             Ok(config)
         });
         let mut config = match completed {

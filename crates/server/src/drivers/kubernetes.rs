@@ -84,7 +84,7 @@ fn of(
         manager: manager.cluster_name.clone(),
         is_main,
         cluster_id: cluster_id.to_owned(),
-        seal: seal.clone(),
+        seal: seal.of_manager(&manager.cluster_name),
         kubeconfig: text("kubeconfig_path").map(Into::into),
         namespace: text("default_namespace").unwrap_or_default(),
         pools: pools.iter().map(pool).collect(),

@@ -148,6 +148,37 @@ fn place(slots: &[u32], device_kind: DeviceKind) -> PlaceFacts {
 }
 
 #[test]
+fn a_login_of_the_pool_is_for_its_registry_and_no_text_of_the_task() {
+    let login = |name: &str, registry: &str| RegistryAuth {
+        username: Some(name.into()),
+        password: Some("of-the-pool".into()),
+        serveraddress: Some(registry.into()),
+        ..RegistryAuth::default()
+    };
+    let user = |task: &TaskFacts| {
+        let spec = spec(task);
+        let script = serde_json::to_string(&spec.script).unwrap();
+        assert!(!script.contains("of-the-pool"), "{script}");
+        spec.registry_auth.and_then(|auth| auth.username)
+    };
+    let mut task = trial();
+    task.defaults.logins = vec![login("pool", "reg.example")];
+    task.request.image.cuda = "reg.example/x".into();
+    assert_eq!(user(&task).as_deref(), Some("pool"));
+    task.request.registry_auth = Some(login("other", "other.example"));
+    assert_eq!(
+        user(&task).as_deref(),
+        Some("pool"),
+        "its own is for another"
+    );
+    task.request.registry_auth = Some(login("own", "reg.example"));
+    assert_eq!(user(&task).as_deref(), Some("own"));
+    task.request.registry_auth = None;
+    task.request.image.cuda = "evil.example/reg.example/x".into();
+    assert_eq!(user(&task), None);
+}
+
+#[test]
 fn a_place_grants_devices_by_their_numbers_or_a_count_of_slots() {
     for (numbers, named, written, variable) in [
         (&[1, 3][..], true, json!([1, 3]), "[1,3]"),
