@@ -318,8 +318,19 @@ fn metrics_of_a_trial_and_of_its_machines_are_shown_in_one_table() {
         stub.last("GET /api/v1/trials/metrics/trial_metrics").line,
         "GET /api/v1/trials/metrics/trial_metrics?trialIds=11&group=gpu"
     );
-    let none = user
-        .det(&["t", "metrics", "11", "--metric", "nothing"])
-        .ok();
-    assert!(none.contains("profiling: {enabled: true}"), "{none}");
+    stub.on(
+        "GET /api/v1/trials/11",
+        ok(json!({"trial": {"id": 11, "experimentId": 7}})),
+    );
+    stub.on(
+        "GET /api/v1/experiments/7",
+        ok(json!({"experiment": {"id": 7}})),
+    );
+    let none = user.det(&["t", "metrics", "11", "--metric", "nothing"]);
+    let error = none.fails(1);
+    assert!(
+        error.contains("trial 11 has no metric of this name")
+            && error.contains("it has: gpu_free_memory, gpu_util, loss"),
+        "{error}"
+    );
 }

@@ -41,7 +41,8 @@ pub(super) async fn login(
     if let Some(auth) = auth {
         return Login {
             credentials: Some(of_task(image, auth)),
-            origin: "with the login of \"environment.registry_auth\"".to_owned(),
+            origin: "with the login of \"environment.registry_auth\", or of \"task_container_defaults\" of its pool"
+                .to_owned(),
         };
     }
     let registry = registry_of(image);
