@@ -234,6 +234,10 @@ fn the_exit_code_of_waiting_is_how_it_ended() {
             "GET /api/v1/experiments/7",
             Answer::InTurn(vec![experiment("RUNNING"), experiment(last)]),
         );
+        stub.on(
+            "GET /api/v1/experiments/7/trials",
+            ok(json!({"trials": []})),
+        );
         let run = User::using(&stub).det(&["e", "wait", "7", "--polling-interval", "0.01"]);
         assert_eq!(run.code, code, "{last}: {run:?}");
         assert!(run.err.to_uppercase().contains(last), "{run:?}");
