@@ -204,117 +204,12 @@ impl Observer {
 
     /// A Job of ours is as this. `owns` = its Secret is known to go with it.
     pub(crate) fn job_is(&mut self, object: &Value, owns: bool) {
-        let name = named(object);
-        let known = self.books.jobs.get(&name);
-        if known.is_some_and(|known| known.uid == uid(object)) {
-            self.known_job_is(&name, object, owns);
-            return;
-        }
-        let Some(recorded) = self.claimed(&name, object) else {
-            return;
+        let seen = SeenJob {
+            name: named(object),
+            observer: self,
+            object,
         };
-        // Its pool may have been in another namespace when it was made.
-        self.namespaces.insert(name.namespace.clone());
-        for member in &recorded.members {
-            self.hold(&name, member, object);
-        }
-        let job = Job {
-            suspended: is_suspended(object),
-            uid: uid(object).to_owned(),
-            secret: secret_of(object),
-            owns,
-            recorded,
-            forgotten: BTreeSet::new(),
-            deleting: false,
-            exists: true,
-            finished: has_finished(object).then(Instant::now),
-        };
-        self.books.put_job(&name, job);
-        self.books.link_pods(&name);
-        self.notice_early(object);
-    }
-
-    fn known_job_is(&mut self, name: &ObjectKey, job: &Value, owns: bool) {
-        let Some(known) = self.books.jobs.get_mut(name) else {
-            return;
-        };
-        known.owns |= owns;
-        let is_resumed = known.suspended && !is_suspended(job);
-        known.suspended = is_suspended(job);
-        if is_resumed {
-            let members = known.recorded.members.iter();
-            for id in members.map(|member| &member.container_id) {
-                // Its pods are late from now on.
-                if let Some(held) = self.books.held.get_mut(id) {
-                    held.since = Instant::now();
-                }
-                self.agenda.containers.insert(id.clone());
-            }
-        }
-        if known.finished.is_none() && has_finished(job) {
-            known.finished = Some(Instant::now());
-            let members = known.recorded.members.iter();
-            let members = members.map(|member| member.container_id.clone());
-            self.agenda.containers.extend(members);
-        }
-    }
-
-    /// The containers of a Job that this master has made; `None` = another has, and it is left alone.
-    fn claimed(&self, name: &ObjectKey, job: &Value) -> Option<JobRecord> {
-        let recorded = det_pods::recorded(&annotations(job));
-        let ours = recorded.filter(|recorded| is_ours(self, (job, name), recorded));
-        let Some(recorded) = ours else {
-            if self.namespaces.contains(&name.namespace) {
-                tracing::warn!(
-                    job = name.name,
-                    namespace = name.namespace,
-                    "a Job has the label of this cluster, and was not made by its master; it is left alone"
-                );
-            }
-            return None;
-        };
-        let is_of_another = |id: &ContainerId| {
-            let held = self.books.held.get(id).filter(|held| held.job != *name);
-            let known = held.and_then(|held| self.books.jobs.get(&held.job));
-            known.is_some_and(|job| job.exists)
-        };
-        // One that is made again while the manager runs is made again by others, with a copy of the record and its seal.
-        let is_copy = |id: &ContainerId| {
-            let is_known = self.books.held.contains_key(id) || self.books.starting.contains_key(id);
-            is_known && !self.adopts && !self.books.expected.contains(name)
-        };
-        let mut members = recorded.members.iter();
-        if members.any(|it| is_of_another(&it.container_id) || is_copy(&it.container_id)) {
-            tracing::warn!(
-                job = name.name,
-                namespace = name.namespace,
-                "a Job names containers of another one; it is left alone"
-            );
-            return None;
-        }
-        Some(recorded)
-    }
-
-    /// Holds a container of a Job that was not known.
-    fn hold(&mut self, name: &ObjectKey, member: &RecordedMember, job: &Value) {
-        let id = &member.container_id;
-        let mut held = HeldContainer::new(name.clone(), member);
-        if let Some(starting) = self.books.starting.get(id) {
-            held.takes = starting.takes.clone();
-            if let Some(end) = starting.end.clone() {
-                held.want_end(end);
-            }
-        }
-        self.agenda.nodes.insert(member.node.clone());
-        if self.books.held.insert(id.clone(), held).is_none() {
-            self.agenda
-                .report(&member.place, id, ObservedState::Assigned);
-        }
-        if is_suspended(job) && member.rank == 0 {
-            let (place, line) = (member.place.clone(), waits_suspended(job));
-            self.agenda.notes.push((place, id.clone(), line));
-        }
-        self.agenda.containers.insert(id.clone());
+        seen.note(owns);
     }
 
     pub(crate) fn job_is_gone(&mut self, name: &ObjectKey) {
@@ -482,5 +377,133 @@ impl Observer {
     ) {
         let ended = ObservedState::Terminated { exit, cause: None };
         self.agenda.report(place, id, ended);
+    }
+}
+
+/// A Job as a watch shows it.
+struct SeenJob<'a> {
+    observer: &'a mut Observer,
+    name: ObjectKey,
+    object: &'a Value,
+}
+
+impl SeenJob<'_> {
+    /// `owns` = its Secret is known to go with it.
+    fn note(mut self, owns: bool) {
+        let known = self.observer.books.jobs.get(&self.name);
+        if known.is_some_and(|known| known.uid == uid(self.object)) {
+            self.update(owns);
+            return;
+        }
+        let Some(recorded) = self.claimed() else {
+            return;
+        };
+        // Its pool may have been in another namespace when it was made.
+        let namespace = self.name.namespace.clone();
+        self.observer.namespaces.insert(namespace);
+        for member in &recorded.members {
+            self.hold(member);
+        }
+        let job = Job {
+            suspended: is_suspended(self.object),
+            uid: uid(self.object).to_owned(),
+            secret: secret_of(self.object),
+            owns,
+            recorded,
+            forgotten: BTreeSet::new(),
+            deleting: false,
+            exists: true,
+            finished: has_finished(self.object).then(Instant::now),
+        };
+        self.observer.books.put_job(&self.name, job);
+        self.observer.books.link_pods(&self.name);
+        self.observer.notice_early(self.object);
+    }
+
+    /// Notes what has changed of a Job that is known.
+    fn update(&mut self, owns: bool) {
+        let (books, agenda) = (&mut self.observer.books, &mut self.observer.agenda);
+        let Some(known) = books.jobs.get_mut(&self.name) else {
+            return;
+        };
+        known.owns |= owns;
+        let is_resumed = known.suspended && !is_suspended(self.object);
+        known.suspended = is_suspended(self.object);
+        if is_resumed {
+            let members = known.recorded.members.iter();
+            for id in members.map(|member| &member.container_id) {
+                // Its pods are late from now on.
+                if let Some(held) = books.held.get_mut(id) {
+                    held.since = Instant::now();
+                }
+                agenda.containers.insert(id.clone());
+            }
+        }
+        if known.finished.is_none() && has_finished(self.object) {
+            known.finished = Some(Instant::now());
+            let members = known.recorded.members.iter();
+            let members = members.map(|member| member.container_id.clone());
+            agenda.containers.extend(members);
+        }
+    }
+
+    /// The containers of a Job that this master has made; `None` = another has, and it is left alone.
+    fn claimed(&self) -> Option<JobRecord> {
+        let (observer, name) = (&*self.observer, &self.name);
+        let recorded = det_pods::recorded(&annotations(self.object));
+        let ours = recorded.filter(|recorded| is_ours(observer, (self.object, name), recorded));
+        let Some(recorded) = ours else {
+            if observer.namespaces.contains(&name.namespace) {
+                tracing::warn!(
+                    job = name.name,
+                    namespace = name.namespace,
+                    "a Job has the label of this cluster, and was not made by its master; it is left alone"
+                );
+            }
+            return None;
+        };
+        let books = &observer.books;
+        let is_of_another = |id: &ContainerId| {
+            let held = books.held.get(id).filter(|held| held.job != *name);
+            let known = held.and_then(|held| books.jobs.get(&held.job));
+            known.is_some_and(|job| job.exists)
+        };
+        // One that is made again while the manager runs is made again by others, with a copy of the record and its seal.
+        let is_copy = |id: &ContainerId| {
+            let is_known = books.held.contains_key(id) || books.starting.contains_key(id);
+            is_known && !observer.adopts && !books.expected.contains(name)
+        };
+        let mut members = recorded.members.iter();
+        if members.any(|it| is_of_another(&it.container_id) || is_copy(&it.container_id)) {
+            tracing::warn!(
+                job = name.name,
+                namespace = name.namespace,
+                "a Job names containers of another one; it is left alone"
+            );
+            return None;
+        }
+        Some(recorded)
+    }
+
+    /// Holds a container of a Job that was not known.
+    fn hold(&mut self, member: &RecordedMember) {
+        let id = &member.container_id;
+        let (books, agenda) = (&mut self.observer.books, &mut self.observer.agenda);
+        let mut held = HeldContainer::new(self.name.clone(), member);
+        if let Some(starting) = books.starting.get(id) {
+            held.takes = starting.takes.clone();
+            if let Some(end) = starting.end.clone() {
+                held.want_end(end);
+            }
+        }
+        agenda.nodes.insert(member.node.clone());
+        if books.held.insert(id.clone(), held).is_none() {
+            agenda.report(&member.place, id, ObservedState::Assigned);
+        }
+        if is_suspended(self.object) && member.rank == 0 {
+            let (place, line) = (member.place.clone(), waits_suspended(self.object));
+            agenda.notes.push((place, id.clone(), line));
+        }
+        agenda.containers.insert(id.clone());
     }
 }
