@@ -152,8 +152,11 @@ def test_pods_have_a_class_by_their_priority_or_the_one_that_they_name(
         own = {**life(), "spec": {"priorityClassName": name}}
         by_name = experiment(master, own, resources={"slots_per_trial": 1, "priority": 61})
         for number, expected in ((by_number, ("determined-p61", 61)), (by_name, (name, 1234))):
-            wait_for("its pod", lambda number=number: pods_of(control_plane, namespace, number), within=30, seen=master.describe)
-            (pod,) = pods_of(control_plane, namespace, number)
+            def pods(number: int = number) -> list[Any]:
+                return pods_of(control_plane, namespace, number)
+
+            # It is gone soon after its end.
+            (pod,) = wait_for("its pod", pods, within=30, seen=master.describe)
             spec = pod["spec"]
             assert (spec["priorityClassName"], spec["priority"]) == expected
             assert spec["preemptionPolicy"] == "Never"
@@ -204,6 +207,7 @@ def test_a_gang_is_a_pod_group_of_kubernetes(control_plane: Kubernetes, namespac
 def test_a_scheduler_that_the_cluster_lacks_is_the_reason(control_plane: Kubernetes, namespace: str) -> None:
     with scheduled_by(control_plane, namespace, "volcano") as master:
         wait_for("the reason", lambda: "install Volcano" in master.describe(), within=30, seen=master.describe)
+        master.expect_alarm("install Volcano")
 
 
 def test_a_failure_is_the_experiments(master: Cluster) -> None:

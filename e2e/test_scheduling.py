@@ -115,7 +115,7 @@ def test_a_wait_for_work_that_stops_has_a_bound(narrow: Cluster) -> None:
         return explained if "at the latest" in explained else ""
 
     explained = wait_for("a bound", bound, within=10, seen=narrow.describe)
-    assert f"until then {holder} may take to save and stop" in explained
+    assert f"it starts as soon as {holder} has saved and stopped" in explained
     behind = narrow.run_det("job", "why", worse).out
     assert "no estimate" in behind and "may start" not in behind
     # What does not run is in no other's way.

@@ -118,7 +118,9 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     master.stop().await;
     outcome?;
     let what = if args.keep_tasks { "tasks go on; " } else { "" };
-    output::note(format!("Stopped; {what}`det up` goes on where it was."));
+    output::note(format!(
+        "Stopped; {what}the same command, with its options, goes on where it was."
+    ));
     Ok(ExitCode::SUCCESS)
 }
 

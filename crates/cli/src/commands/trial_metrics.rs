@@ -113,6 +113,9 @@ pub(crate) async fn print(client: &Client, args: &MetricsArgs) -> Result<(), Cli
         has_ended: trial["endTime"].is_string(),
         profiled: experiment["experiment"]["config"]["profiling"]["enabled"] == true,
         is_trial: true,
+        groups: members(&trial["summaryMetrics"])
+            .map(|(name, _)| group_of_summary(name).to_owned())
+            .collect(),
     };
     Err(about.nothing(args.group.as_deref(), &names))
 }
@@ -166,6 +169,10 @@ pub(crate) async fn print_of_task(
         has_ended: task["endTime"].is_string(),
         profiled: profiled(client, task_id, &kind).await?,
         is_trial: false,
+        groups: match &args.group {
+            Some(_) => groups_of_task(client, task_id).await?,
+            None => BTreeSet::new(),
+        },
     };
     Err(about.nothing(args.group.as_deref(), &names))
 }
@@ -204,6 +211,25 @@ struct MetricSubject {
     profiled: bool,
     /// Whether its code reports metrics of its own.
     is_trial: bool,
+    /// The groups that it has metrics in, where one of them was looked at.
+    groups: BTreeSet<String>,
+}
+
+/// The name of a group by its key in the summary of a trial.
+fn group_of_summary(key: &str) -> &str {
+    match key {
+        "avg_metrics" => "training",
+        "validation_metrics" => "validation",
+        group => group,
+    }
+}
+
+/// The groups of a task's first reports.
+async fn groups_of_task(client: &Client, task_id: &str) -> Result<BTreeSet<String>, CliError> {
+    let path = api_path(["tasks", task_id, "system_metrics"]);
+    let page = client.get(&path, &Query::new()).await?;
+    let groups = items(&page["metrics"]);
+    Ok(groups.map(|report| text(report, "group")).collect())
 }
 
 /// Groups in which the platform measures.
@@ -218,6 +244,12 @@ impl MetricSubject {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             return CliError::request(format!("{what} has no metric of this name{of_group}"))
                 .with_hint(format!("it has: {}", names.join(", ")));
+        }
+        let is_measured = group.is_some_and(|group| SYSTEM_GROUPS.contains(&group));
+        if group.is_some() && !is_measured && !self.groups.is_empty() {
+            let groups: Vec<&str> = self.groups.iter().map(String::as_str).collect();
+            return CliError::request(format!("{what} has no metrics{of_group}"))
+                .with_hint(format!("it has groups: {}", groups.join(", ")));
         }
         if self.is_trial && group.is_some_and(|group| !SYSTEM_GROUPS.contains(&group)) {
             let yet = if self.has_ended { "" } else { " yet" };
@@ -239,6 +271,9 @@ impl MetricSubject {
                 .with_hint(
                     "\"profiling: {enabled: true}\" in the configuration has the next one measured",
                 );
+            }
+            (_, false) if group == Some("gpu") && !self.groups.is_empty() => {
+                "there is no GPU that can be measured"
             }
             (true, false) => {
                 "what it uses is measured from the start of its code, and nothing has arrived yet"
@@ -446,6 +481,7 @@ mod tests {
                 has_ended,
                 profiled,
                 is_trial,
+                groups: BTreeSet::new(),
             };
             let names = names.iter().map(|name| (*name).to_owned()).collect();
             match about.nothing(group, &names) {
@@ -468,6 +504,26 @@ mod tests {
         );
         let name = nothing(true, false, true, None, &["accuracy", "loss"]);
         assert_eq!(name.1, "it has: accuracy, loss");
+    }
+
+    #[test]
+    fn a_group_that_there_is_not_is_answered_with_those_that_there_are() {
+        let about = MetricSubject {
+            what: "task 7".to_owned(),
+            has_ended: false,
+            profiled: true,
+            is_trial: false,
+            groups: ["cpu", "memory"].map(str::to_owned).into(),
+        };
+        let of = |group| match about.nothing(Some(group), &BTreeSet::new()) {
+            CliError::Failure { message, hint, .. } => (message, hint.unwrap_or_default()),
+            CliError::OutputClosed => (String::new(), String::new()),
+        };
+        let misspelt = of("memroy");
+        assert_eq!(misspelt.0, "task 7 has no metrics in group \"memroy\"");
+        assert_eq!(misspelt.1, "it has groups: cpu, memory");
+        let gpu = of("gpu");
+        assert!(gpu.0.contains("there is no GPU"), "{gpu:?}");
     }
 
     #[test]

@@ -145,11 +145,8 @@ impl Renewals {
         let policies = Policies::all_with_order(policies, order);
         let defaults = self.pools.container_defaults(pool);
         let completed = complete(&submitted, &before, &policies).and_then(|config| {
-            check_stored_pod(&config, &defaults, &policies)?;
-            if is_changed {
-                check_changed_pod(&before, &config, &policies)?;
-            }
-            Ok(config)
+            let from = is_changed.then_some(&before);
+            judge_pod(&config, from, &defaults, &policies).map(|()| config)
         });
         let mut config = match completed {
             Ok(config) if admission_errors.is_empty() => config,
@@ -342,6 +339,17 @@ fn complete(
         managed: true,
     };
     submitted.under(&policies).complete(&defaults)
+}
+
+/// Judges the pod of a configuration; `from` = what a user has changed into it.
+fn judge_pod(
+    config: &ExperimentConfig,
+    from: Option<&ExperimentConfig>,
+    defaults: &det_config::container::TaskContainerDefaults,
+    policies: &[Policies],
+) -> Result<(), ConfigErrors> {
+    check_stored_pod(config, defaults, policies)?;
+    from.map_or(Ok(()), |from| check_changed_pod(from, config, policies))
 }
 
 /// Keeps what a search that has begun depends on, and the place where its checkpoints are.

@@ -99,11 +99,7 @@ pub(crate) async fn wait(client: &Client, args: &WaitArgs) -> Result<ExitCode, C
             if now == "ERROR" || experiment["bestTrialId"].is_null() {
                 let trials = all_trials(client, id).await?;
                 note_failure(client, experiment, &trials).await?;
-                let latest = trials.iter();
-                let latest =
-                    latest.map(|trial| &trial["latestValidation"]["metrics"]["avgMetrics"]);
-                let trains = |trial: &Value| trial["totalBatchesProcessed"].as_i64() > Some(0);
-                note_missing_metric(experiment, latest, trials.iter().any(trains));
+                note_metric_missing_in(experiment, &trials);
             }
             return Ok(code_for(&now));
         }
@@ -186,6 +182,9 @@ async fn search(client: &Client, id: ExperimentId) -> Result<ExitCode, CliError>
                 view.summary()
             ))?;
             note_failure(client, &answer["experiment"], &trials).await?;
+            if answer["experiment"]["bestTrialId"].is_null() {
+                note_metric_missing_in(&answer["experiment"], &trials);
+            }
             return Ok(code_for(&view.state));
         }
         display.show(&view);
@@ -196,6 +195,14 @@ async fn search(client: &Client, id: ExperimentId) -> Result<ExitCode, CliError>
         };
         tokio::time::sleep(pause).await;
     }
+}
+
+/// Prints which metric is missing where no latest validation of an experiment's trials has the one of its searcher.
+fn note_metric_missing_in(experiment: &Value, trials: &[Value]) {
+    let latest = trials.iter();
+    let latest = latest.map(|trial| &trial["latestValidation"]["metrics"]["avgMetrics"]);
+    let trains = |trial: &Value| trial["totalBatchesProcessed"].as_i64() > Some(0);
+    note_missing_metric(experiment, latest, trials.iter().any(trains));
 }
 
 /// All trials of an experiment.
