@@ -617,3 +617,25 @@ def test_tasks_of_every_kind_outlive_a_restart_of_the_master(
     for kind, task in tasks.items():
         master.run_det(kind.lower(), "kill", task)
     wait_for("the end of their pods", lambda: not pods(), within=60, seen=pods)
+
+
+def test_the_login_of_a_task_pulls_its_image(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
+    login = {"username": "u", "password": "not-in-the-pod"}
+    environment = {"image": "registry.example.com/team/image:1", "registry_auth": login}
+    environment["pod_spec"] = life(scenario="forever")
+    config = master.write_config({"environment": environment})
+    task = master.run_det("command", "run", "--detach", "--config-file", config, "true").out.split()[-1]
+    of_task = ("--namespace", namespace, "--selector", f"determined.ai/task_id={task}")
+    (pod,) = wait_for("its pod", lambda: control_plane.items("pods", *of_task), within=30, seen=master.describe)
+    name = pod["metadata"]["labels"]["batch.kubernetes.io/job-name"]
+    (secret,) = control_plane.items("secrets", "--namespace", namespace, "--field-selector", f"metadata.name={name}")
+    # The API server refuses such a Secret where the login is not one.
+    assert secret["type"] == "kubernetes.io/dockerconfigjson"
+    stored = json.loads(base64.b64decode(secret["data"][".dockerconfigjson"]))
+    assert stored == {"auths": {"registry.example.com": login}}
+    assert pod["spec"]["imagePullSecrets"] == [{"name": name}]
+    assert "not-in-the-pod" not in str(pod)
+    (volume,) = [it["secret"] for it in pod["spec"]["volumes"] if it.get("secret", {}).get("secretName") == name]
+    assert ".dockerconfigjson" not in {item["key"] for item in volume["items"]}
+    master.run_det("command", "kill", task)
+    wait_for("the end of its Secret", lambda: name not in secrets(control_plane, namespace), within=30)
