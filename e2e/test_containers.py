@@ -152,7 +152,7 @@ def ends_lost(boxed: Cluster, trial: dict[str, Any], expected: str) -> None:
     boxed.wait_experiment(trial["experimentId"], "CANCELED")
 
 
-def test_a_container_that_someone_removes_is_reported_with_its_reason(boxed: Cluster) -> None:
+def test_a_container_that_is_removed_from_outside_is_reported_with_its_reason(boxed: Cluster) -> None:
     trial = holding(boxed, "removed")
     [container] = engine(boxed, "ps", "-q", "--filter", f"label=ai.determined.task.id={trial['taskId']}").split()
     engine(boxed, "rm", "--force", container)

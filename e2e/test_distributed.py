@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,9 +139,7 @@ def test_one_failed_rank_ends_all_with_one_cause(cluster: Cluster, how: str) -> 
     if own or how == "raise":
         # What the PyPI package's launcher leaves of a rank that ends without a word is what the others wrote.
         code = {"raise": 1, "exit": 7, "kill": 137}[how]
-        # The launcher waits for its other rank, and may be ended meanwhile because its gang has lost a peer of rank 3.
-        codes = f"({code}|241)" if how == "raise" else str(code)
-        assert re.search(rf"rank 3 on place {agent} failed first: the code ended with exit code {codes}\b", reason), reason
+        assert f"rank 3 on place {agent} failed first: the code ended with exit code {code}" in reason
         assert ("ValueError: boom on purpose" if how == "raise" else "failing") in reason
 
 

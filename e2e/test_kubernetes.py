@@ -565,7 +565,7 @@ def test_a_master_that_starts_before_the_api_server_answers_makes_nothing_twice(
         assert master.trials(number)[0]["restarts"] == 0
 
 
-def test_a_master_that_was_away_learns_what_ended_and_what_runs(
+def test_a_master_that_was_away_finds_what_ended_and_what_runs(
     master: Cluster, control_plane: Kubernetes, namespace: str
 ) -> None:
     ends, runs = experiment(master, life(run_for="6s")), gang(master, run_for="14s")

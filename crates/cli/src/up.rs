@@ -79,10 +79,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let shutdown = CancellationToken::new();
     let mut agents = JoinSet::new();
     let names = agent_names(args.agents);
-    // Reported once for this machine, not by each agent.
-    let isolation = Arc::new(OnceLock::new());
-    let machine = (data_dir.as_path(), supervisor.as_path(), &isolation);
-    for options in agent_options(&args, &master, &names, &url, machine)? {
+    for options in agent_options(&args, &master, &names, &url, &data_dir, &supervisor)? {
         agents.spawn(det_agent::run(options, shutdown.clone()));
     }
     let ended_before = tokio::select! {
@@ -93,7 +90,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<ExitCode, CliError> {
     let outcome = match ended_before {
         None => {
             greet(&args, &url, &data_dir, master.blank_password)?;
-            greet_runtimes(&args, &master, &names, isolation.get()).await?;
+            greet_runtimes(&args, &master, &names).await?;
             let reloading = master.master().clone();
             let outcome = tokio::select! {
                 () = stop_signals.next() => Ok(()),
@@ -168,20 +165,22 @@ fn agent_names(count: u32) -> Vec<String> {
     }
 }
 
-/// The options of an agent of each name, which joins the master at `url`. The last are the data directory, the supervisor's
-/// program, and where the first of them notes what the sandbox of this machine does not keep apart.
+/// The options of an agent of each name, which joins the master at `url`.
 fn agent_options(
     args: &UpArgs,
     master: &RunningMaster,
     names: &[String],
     url: &str,
-    (data_dir, supervisor, isolation): (&Path, &Path, &Arc<OnceLock<String>>),
+    data_dir: &Path,
+    supervisor: &Path,
 ) -> Result<Vec<AgentOptions>, CliError> {
     let python_package = serve::python_package(data_dir)?;
     // Tasks of this machine may run as the user that the master runs as.
     let mut private = vec![data_dir.to_owned()];
     let files = serve::config_files(&args.config_file, "")?;
     private.extend(files.into_iter().map(|(path, _)| PathBuf::from(path)));
+    // Reported once for this machine, not by each agent.
+    let isolation = Arc::new(OnceLock::new());
     let configured = master.master().context.config();
     let allowed = &configured.security.allowed_host_paths;
     let mut agents = Vec::new();
@@ -272,15 +271,11 @@ async fn greet_runtimes(
     args: &UpArgs,
     master: &RunningMaster,
     names: &[String],
-    isolation: Option<&String>,
 ) -> Result<(), CliError> {
     let runtimes = master.runtimes_of(names).await;
     let runtimes = runtimes.map_err(|error| CliError::request(error.to_string()))?;
     for line in runtime_lines(&runtimes, args.python.as_deref()) {
         output::line(line)?;
-    }
-    if let Some(notice) = isolation.filter(|_| runtimes.contains("process")) {
-        output::line(format!("  warning    {notice}"))?;
     }
     output::line("  stop       Ctrl-C")
 }

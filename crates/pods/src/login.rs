@@ -1,7 +1,7 @@
 //! The login for the registry of a task's image, as kubelets read it: a key of the task's Secret
 //! (<https://kubernetes.io/docs/concepts/configuration/secret/#docker-config-secrets>).
 
-use det_taskspec::RegistryAuth;
+use det_taskspec::{RegistryAuth, login_server};
 use serde_json::json;
 
 use crate::json;
@@ -11,8 +11,6 @@ use crate::objects::ObjectsError;
 pub(crate) const TYPE: &str = "kubernetes.io/dockerconfigjson";
 /// The key of the login. A Secret of [`TYPE`] may have others.
 pub(crate) const KEY: &str = ".dockerconfigjson";
-/// The name under which logins have Docker's own registry.
-const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 
 /// The value of [`KEY`]; `None` = the login is empty.
 ///
@@ -39,9 +37,6 @@ pub(crate) fn login(auth: &RegistryAuth, image: &str) -> Result<Option<String>, 
     if let Some(email) = given(&auth.email) {
         login.insert("email".to_owned(), email.into());
     }
-    let server = match auth.registry(image) {
-        "docker.io" => DOCKER_HUB,
-        other => other,
-    };
+    let server = login_server(auth.registry(image));
     Ok(Some(json!({"auths": {server: login}}).to_string()))
 }

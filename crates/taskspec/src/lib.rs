@@ -45,7 +45,7 @@ pub use notebook::{
     NotebookDetails, NotebookIdleType,
 };
 pub use ports::{GivenPorts, HostPorts, Hosts, PortWish, RENDEZVOUS_PORT};
-pub use registry::{DOCKER_HUB, RegistryAuth, registry_of};
+pub use registry::{DOCKER_HUB, RegistryAuth, login_server, registry_of};
 pub use service::SERVICE_FAILURE_FILE;
 pub use shell::{
     AUTHORIZED_KEYS_FILE, SHELL_KEY_FILE, SHELL_PORTS, SSHD_CONFIG_FILE, ShellDetails,

@@ -72,6 +72,14 @@ pub fn registry_of(image: &str) -> &str {
     }
 }
 
+/// The name under which clients of registries keep the login for one.
+pub fn login_server(registry: &str) -> &str {
+    match registry {
+        DOCKER_HUB => "https://index.docker.io/v1/",
+        other => other,
+    }
+}
+
 /// The host, and port, of the address of a registry; one for all names of Docker's own.
 fn host_of(address: &str) -> String {
     let address = address.trim();

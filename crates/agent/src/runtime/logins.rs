@@ -8,14 +8,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use bollard::auth::DockerCredentials;
+use det_taskspec::login_server;
 use serde::Deserialize;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 /// How long a helper may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The name under which logins have Docker's own registry.
-const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 /// The user name of an answer whose secret is an identity token.
 const TOKEN_USER: &str = "<token>";
 
@@ -64,10 +63,7 @@ pub(super) async fn of(registry: &str, file: &Path) -> Option<DockerCredentials>
             return None;
         }
     };
-    let server = match registry {
-        "docker.io" => DOCKER_HUB,
-        other => other,
-    };
+    let server = login_server(registry);
     let helper = logins.helpers.get(server).or(logins.helpers.get(registry));
     if let Some(helper) = helper {
         return of_helper(helper, server).await;
