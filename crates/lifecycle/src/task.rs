@@ -445,6 +445,14 @@ impl TaskState {
                 Ok(Step::stay(state))
             }
 
+            // Only a trial is reopened, or ends its task: another task that has ended is never queued again, and the losses
+            // that ended it need no reset.
+            (_, Event::Reopen | Event::End(_)) if policy != RestartPolicy::ByTrial => {
+                Err(Refusal::new(
+                    "this task follows no trial: it can neither be reopened nor end with one",
+                ))
+            }
+
             // It asks for nothing: its code runs elsewhere.
             (State::Suspended | State::Ended(_), Event::Reopen) => {
                 Ok(Step::to(State::Suspended, []))
