@@ -173,6 +173,8 @@ pub struct AllocationSummary {
     pub task_id: String,
     /// The attempt.
     pub allocation_id: String,
+    /// Job of its task (an addition of ours).
+    pub job_id: String,
     /// Display name.
     pub name: String,
     /// When it entered the queue.

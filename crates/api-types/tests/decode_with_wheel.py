@@ -29,6 +29,7 @@ ADDITIONS = {
     ("v1Task", "schedulerType"),
     ("v1Task", "priority"),
     ("v1Task", "priorityOrder"),
+    ("v1AllocationSummary", "jobId"),
     ("v1AllocationSummary", "taskType"),
     ("v1AllocationSummary", "username"),
     ("v1AllocationSummary", "description"),

@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base64::Engine;
 use det_tls::{AnyCertificate, MasterVerifier};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -233,17 +232,11 @@ pub async fn presented_chain(master: &MasterUrl) -> Result<String, ClientError> 
 }
 
 fn to_pem(der: &[u8]) -> String {
-    let encoded = base64::engine::general_purpose::STANDARD.encode(der);
-    let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
-    let mut rest = encoded.as_str();
-    while !rest.is_empty() {
-        let (line, tail) = rest.split_at(rest.len().min(64));
-        pem.push_str(line);
-        pem.push('\n');
-        rest = tail;
-    }
-    pem.push_str("-----END CERTIFICATE-----\n");
-    pem
+    let certificate = pem::Pem::new("CERTIFICATE", der);
+    pem::encode_config(
+        &certificate,
+        pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF),
+    )
 }
 
 /// The SHA-256 fingerprint of the first certificate in `pem`, as `openssl x509 -fingerprint -sha256` prints it but in

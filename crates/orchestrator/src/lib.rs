@@ -85,7 +85,7 @@ impl Cause {
         match &self.actor {
             ActorName::User(name) => format!("user {name} asked for it"),
             ActorName::Task(id) => format!("task {id} asked for it"),
-            ActorName::Place(id) => format!("agent {id} asked for it"),
+            ActorName::Place(id) => format!("place {id} asked for it"),
             ActorName::Signal(name) => format!("signal {name} asked for it"),
             ActorName::Master => "the master asked for it".to_owned(),
         }
@@ -96,7 +96,7 @@ impl Cause {
         let by = match &self.actor {
             ActorName::User(name) => name.to_string(),
             ActorName::Task(id) => format!("task {id}"),
-            ActorName::Place(id) => format!("agent {id}"),
+            ActorName::Place(id) => format!("place {id}"),
             ActorName::Signal(name) => format!("signal {name}"),
             ActorName::Master => return self.clone(),
         };

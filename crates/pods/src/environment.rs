@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use det_taskspec::variables::{self as v, RESERVED_PREFIX};
+use det_taskspec::variables::{self as v, LOG_WAIT_TIME, RESERVED_PREFIX};
 use det_taskspec::{RUN_DIR, RunsIn, Script, accounts, pods};
 use serde_json::{Value, json};
 
@@ -14,7 +14,6 @@ use crate::facts::{ClusterFacts, MasterCert, Member, SlotResource};
 use crate::{json, template};
 
 /// Seconds for which the log is shipped after the task's end.
-const DET_LOG_WAIT_TIME: &str = "DET_LOG_WAIT_TIME";
 /// A quarter of an hour, the most that a supervisor waits: nothing ships what a pod leaves when its container is gone, and a master may be away for a while.
 const LOG_WAIT: &str = "900";
 /// Word of the harness for "check no certificate", in place of a file.
@@ -66,7 +65,7 @@ pub(crate) fn of_task(
             v::NVIDIA_VISIBLE_DEVICES,
             (!has_gpus).then(|| "void".to_owned()),
         ),
-        (DET_LOG_WAIT_TIME, Some(LOG_WAIT.to_owned())),
+        (LOG_WAIT_TIME, Some(LOG_WAIT.to_owned())),
         (v::DET_TERMINATION_MESSAGE, Some(TERMINATION_LOG.to_owned())),
         (
             v::DET_TERMINATION_MESSAGE_BYTES,
@@ -115,7 +114,7 @@ pub(crate) fn hide_gpus(env: &mut Vec<Value>) {
 /// Combines the system's variables with the user's, which win but for those of the platform. What identifies the task is
 /// in its script, and stays the platform's also where a user has such a variable.
 pub(crate) fn combined(mut of_system: Vec<Value>, mut of_user: Vec<Value>) -> TaskVariables {
-    let is_platforms = |it: &str| it.starts_with(RESERVED_PREFIX) && it != DET_LOG_WAIT_TIME;
+    let is_platforms = |it: &str| it.starts_with(RESERVED_PREFIX) && it != LOG_WAIT_TIME;
     of_user.retain(|entry| {
         let same = |system: &Value| name(system) == name(entry);
         // Which GPUs a task sees is decided by its slots, also where the system has no value for it.

@@ -713,7 +713,7 @@ impl Task {
 
 /// How long the log is shipped after the task's end.
 fn log_wait(env: &TaskEnv) -> Duration {
-    let text = env.text("DET_LOG_WAIT_TIME");
+    let text = env.text(v::LOG_WAIT_TIME);
     text.and_then(|text| text.trim().parse().ok())
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .map_or(LOG_WAIT, |wait| wait.min(LONGEST_LOG_WAIT))

@@ -25,8 +25,43 @@ pub(crate) struct Tail(Arc<Mutex<Lines>>);
 struct Lines {
     all: VecDeque<String>,
     of_ranks: BTreeMap<u32, VecDeque<String>>,
-    /// When the last traceback of each rank began, microseconds.
-    tracebacks: BTreeMap<u32, i64>,
+    /// The last traceback of each rank.
+    tracebacks: BTreeMap<u32, Traceback>,
+}
+
+/// An error that Python has shown.
+#[derive(Debug, Clone, Copy)]
+struct Traceback {
+    /// When it began, microseconds.
+    at: i64,
+    end: TracebackEnd,
+}
+
+/// What has followed the first line of a traceback.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TracebackEnd {
+    /// Frames alone.
+    Open,
+    /// The error as well, and nothing after it.
+    Last,
+    /// Other lines: the error was caught, or its message has several lines.
+    Followed,
+}
+
+impl Traceback {
+    /// Exit code of the process, where the traceback shows it: Python ends with 1 after an error that nothing has caught.
+    fn exit_code(self) -> Option<i32> {
+        (self.end == TracebackEnd::Last).then_some(1)
+    }
+
+    /// Takes the rank's next line.
+    fn see(&mut self, text: &str) {
+        self.end = match self.end {
+            TracebackEnd::Open if text.starts_with(' ') => TracebackEnd::Open,
+            TracebackEnd::Open => TracebackEnd::Last,
+            TracebackEnd::Last | TracebackEnd::Followed => TracebackEnd::Followed,
+        };
+    }
 }
 
 impl Tail {
@@ -75,7 +110,13 @@ impl Lines {
         push(self.of_ranks.entry(rank).or_default(), text);
         if record.stdtype == Stdtype::Stderr && text == TRACEBACK {
             // One that did no harm may have been shown before.
-            self.tracebacks.insert(rank, record.timestamp_micros);
+            let began = Traceback {
+                at: record.timestamp_micros,
+                end: TracebackEnd::Open,
+            };
+            self.tracebacks.insert(rank, began);
+        } else if let Some(traceback) = self.tracebacks.get_mut(&rank) {
+            traceback.see(text);
         }
     }
 
@@ -84,15 +125,13 @@ impl Lines {
         if let Some(failed) = failed {
             return failed.into();
         }
-        let tracebacks = self.tracebacks.iter().map(|(rank, at)| (*at, *rank));
-        let (at, rank) = tracebacks
-            .min()
-            .map_or((now, None), |(at, rank)| (at, Some(rank)));
-        let own = rank.and_then(|rank| self.of_ranks.get(&rank));
+        let tracebacks = self.tracebacks.iter();
+        let first = tracebacks.min_by_key(|(rank, traceback)| (traceback.at, **rank));
+        let own = first.and_then(|(rank, _)| self.of_ranks.get(rank));
         ExitCause {
-            at,
-            rank,
-            exit_code: None,
+            at: first.map_or(now, |(_, traceback)| traceback.at),
+            rank: first.map(|(rank, _)| *rank),
+            exit_code: first.and_then(|(_, traceback)| traceback.exit_code()),
             last_lines: own.unwrap_or(&self.all).iter().cloned().collect(),
         }
     }
@@ -146,8 +185,32 @@ mod tests {
     #[test]
     fn the_first_traceback_names_the_rank_and_its_lines() {
         let found = cause(&two_failures(), None);
-        assert_eq!((found.at, found.rank, found.exit_code), (2, Some(3), None));
+        assert_eq!(
+            (found.at, found.rank, found.exit_code),
+            (2, Some(3), Some(1))
+        );
         assert_eq!(found.last_lines, [TRACEBACK, "ValueError: boom"]);
+    }
+
+    #[test]
+    fn an_error_that_was_caught_shows_no_exit_code() {
+        for (after, exit_code) in [
+            (
+                &["  File \"ddp.py\", line 7", "ValueError: boom"][..],
+                Some(1),
+            ),
+            (&["  File \"ddp.py\", line 7"], None),
+            (&["ValueError: boom", "goes on with the next batch"], None),
+            (
+                &["ValueError: boom", TRACEBACK, "RuntimeError: twice"],
+                Some(1),
+            ),
+        ] {
+            let mut records = vec![line(1, Some(3), TRACEBACK)];
+            let rest = (2..).zip(after).map(|(at, text)| line(at, Some(3), text));
+            records.extend(rest);
+            assert_eq!(cause(&records, None).exit_code, exit_code, "{after:?}");
+        }
     }
 
     #[test]

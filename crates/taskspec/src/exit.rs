@@ -33,9 +33,11 @@ impl ContainerExit {
 
     fn is_by_signal(&self) -> bool {
         match self {
-            Self::Exited { code } => code
-                .checked_sub(128)
-                .is_some_and(|signal| ENDING.contains(&signal)),
+            // Shells add 128 to the signal that ended what they ran; scripts in Python hand its negative number to
+            // `sys.exit`, as the launchers of the PyPI package do.
+            Self::Exited { code } => ENDING
+                .iter()
+                .any(|signal| *code == 128 + signal || *code == 256 - signal),
             Self::Signaled {
                 signal,
                 out_of_memory,
@@ -75,6 +77,12 @@ mod tests {
             (
                 "asked, it ended as shells report SIGTERM",
                 Some(exited(143)),
+                (true, false),
+                killed(),
+            ),
+            (
+                "asked, it ended as launchers in Python report SIGTERM",
+                Some(exited(241)),
                 (true, false),
                 killed(),
             ),

@@ -9,13 +9,16 @@
 /// Variables that begin like this are the platform's, but for [`KNOBS`]; a task's configuration cannot set them.
 pub const RESERVED_PREFIX: &str = "DET_";
 
+/// How long the lines of a task's log may be shipped after its end, in seconds.
+pub const LOG_WAIT_TIME: &str = "DET_LOG_WAIT_TIME";
+
 /// Variables that begin like the platform's, and that a task's configuration can set: what runs in the task reads them, and
 /// the platform sets none of them (`docs/contract/task-environment.md`, "Variables"). Sorted.
 pub const KNOBS: &[&str] = &[
     "DET_DEBUG_CONFIG_PATH",
     "DET_DEEPSPEED_HOSTFILE_PATH",
     "DET_LOG_LEVEL",
-    "DET_LOG_WAIT_TIME",
+    LOG_WAIT_TIME,
     "DET_MANUAL_INIT_DISTRIBUTED",
     "DET_PYTHON_EXECUTABLE",
     "DET_RETRY_CONFIG",

@@ -8,7 +8,7 @@ use det_config::submitted::{Placement, SLOTS_OF_TASK, SLOTS_OF_TRIAL, WorkSize};
 use det_ids::{AllocationId, JobId, PriorityOrder, TaskId};
 use det_scheduler::{Policy, Side};
 use det_store::allocations::{self, AllocationRow, TaskRow};
-use det_store::experiments::{self, ExperimentRow, JobRow};
+use det_store::experiments::{self, ExperimentRow, JobKind, JobRow};
 use det_store::{Store, task_documents};
 use det_taskspec::TaskKind;
 
@@ -285,7 +285,7 @@ impl JobQueue {
                 // What is missing has ended since the allocations were read.
                 let job = work.jobs.get(&job_id)?.clone();
                 let first = allocations.first()?;
-                let subject = if first.kind == TaskKind::Trial {
+                let subject = if job.kind == JobKind::Experiment {
                     JobSubject::Experiment(Box::new(work.experiments.get(&job_id)?.clone()))
                 } else {
                     let task = work.tasks.get(&first.task_id)?.clone();
@@ -474,7 +474,6 @@ impl JobQueue {
 #[cfg(test)]
 mod tests {
     use det_ids::{UserId, WorkspaceId};
-    use det_store::experiments::JobKind;
 
     use super::*;
 

@@ -353,15 +353,12 @@ impl World<'_> {
     fn job(&mut self, job: &Value) -> Option<(u8, i64, String)> {
         let name = text(job, "entityId");
         let pool = text(job, "resourcePool");
-        let trials = format!("{name}.");
         let mut own: Vec<&Value> = self
             .answers
             .allocations
             .iter()
             .filter(|allocation| {
-                let task = text(allocation, "taskId");
-                allocation["resourcePool"] == pool.as_str()
-                    && (task == name || task.starts_with(&trials))
+                allocation["resourcePool"] == pool.as_str() && allocation["jobId"] == job["jobId"]
             })
             .collect();
         own.sort_by_key(|allocation| text(allocation, "registeredTime"));
@@ -570,12 +567,13 @@ mod tests {
             json!({"enabled": enabled, "draining": draining, "container": container})
         };
         let job = |id: &str, kind: &str, time: &str, priority: u8| {
-            json!({"full": {"entityId": id, "type": kind, "submissionTime": time, "resourcePool": "p",
+            json!({"full": {"jobId": format!("job-{id}"), "entityId": id, "type": kind, "submissionTime": time, "resourcePool": "p",
                             "isPreemptible": kind == "TYPE_EXPERIMENT", "priority": priority, "weight": 2.0}})
         };
         let allocation = |task: &str, time: &str, slots: u32, resources: Value| {
-            json!({"taskId": task, "allocationId": format!("{task}.1"), "registeredTime": time, "resourcePool": "p",
-                   "slotsNeeded": slots, "resources": resources})
+            let (job, _) = task.split_once('.').unwrap_or((task, ""));
+            json!({"taskId": task, "allocationId": format!("{task}.1"), "jobId": format!("job-{job}"),
+                   "registeredTime": time, "resourcePool": "p", "slotsNeeded": slots, "resources": resources})
         };
         Answers {
             limited: BTreeMap::new(),

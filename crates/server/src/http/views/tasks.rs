@@ -236,6 +236,7 @@ pub(crate) fn summaries(live: &Live) -> BTreeMap<String, AllocationSummary> {
             let summary = AllocationSummary {
                 task_id: row.task_id.to_string(),
                 allocation_id: row.id.to_string(),
+                job_id: row.job_id.to_string(),
                 name: TaskLabel::from(row).title(),
                 registered_time: Some(Timestamp(row.requested_at)),
                 resource_pool: row.resource_pool.clone(),
