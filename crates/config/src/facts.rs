@@ -34,10 +34,12 @@ impl ExperimentConfig {
 
 impl TaskConfig {
     /// What the container of a task is asked to be. Its entrypoint is that of a command: one word is a command line for a
-    /// shell, several are a program with its arguments.
+    /// shell, several are a program with its arguments. Clients that take all words after their own options pass on the
+    /// `--` with which users end these; no program has that name.
     pub fn container_request(&self) -> ContainerRequest {
+        let words = self.entrypoint.as_slice();
         ContainerRequest {
-            entrypoint: match self.entrypoint.as_slice() {
+            entrypoint: match words.strip_prefix(&["--".to_owned()]).unwrap_or(words) {
                 [] => None,
                 [line] => Some(det_taskspec::Entrypoint::Shell(line.clone())),
                 argv => Some(det_taskspec::Entrypoint::Argv(argv.to_vec())),

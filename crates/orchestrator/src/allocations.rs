@@ -14,8 +14,8 @@ use det_taskspec::TaskKind;
 use serde_json::json;
 
 use crate::{
-    Allocation, Cause, Container, Effect, LogLevel, Mutant, Record, Refusal, Rows, Scene, Topic,
-    tasks,
+    ActorName, Allocation, Cause, Container, Effect, LogLevel, Mutant, Record, Refusal, Rows,
+    Scene, Topic, tasks,
 };
 
 /// Why an allocation ended whose code came to its end; scripts look for it in logs.
@@ -92,7 +92,7 @@ pub(crate) fn on<R: Rows>(
         match effect {
             AllocationEffect::RaisePreemption => raise_preemption(scene, &mut row, cause)?,
             AllocationEffect::KillMembers => {
-                let text = format!("Asked to end at once: {}", cause.why());
+                let text = format!("Asked to end at once: {}", why_killed(&row.state, cause));
                 scene.log(&row.task_id, Some(id), text);
                 end_members(scene, &containers, DesiredState::Kill);
             }
@@ -105,6 +105,20 @@ pub(crate) fn on<R: Rows>(
         }
     }
     Ok(())
+}
+
+/// Why the members of an allocation are killed, for users. Observations are reported by places, which ask for nothing.
+fn why_killed(state: &AllocationState, cause: &Cause) -> String {
+    let (AllocationState::Killing { exit }, ActorName::Place(place)) = (state, &cause.actor) else {
+        return cause.why();
+    };
+    match exit {
+        AllocationExit::Failed { .. } => format!("its container on place {place} failed"),
+        AllocationExit::Infrastructure { reason, .. } => reason.clone(),
+        AllocationExit::Completed | AllocationExit::Released => {
+            "its other containers have ended".to_owned()
+        }
+    }
 }
 
 /// Has what lives of an allocation ended.

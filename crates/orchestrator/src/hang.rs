@@ -290,41 +290,59 @@ fn ranks_of(container: Container) -> Vec<Rank> {
     workers.into_iter().map(rank).collect()
 }
 
+/// Of processes that have a rank, those whose ancestors among them have another one: children inherit the rank of their
+/// worker.
+fn topmost<'a>(all: &'a [ProcessState], found: Vec<&'a ProcessState>) -> Vec<&'a ProcessState> {
+    let parents: BTreeMap<i64, i64> = all.iter().map(|p| (p.pid, p.parent)).collect();
+    let ranks: BTreeMap<i64, Option<i64>> = found.iter().map(|p| (p.pid, p.rank)).collect();
+    let inherits = |process: &ProcessState| {
+        // As many steps as there are processes: what was read while processes came and went may have circles.
+        let mut ancestors =
+            std::iter::successors(Some(process.parent), |pid| parents.get(pid).copied())
+                .take(parents.len());
+        ancestors.any(|pid| ranks.get(&pid) == Some(&process.rank))
+    };
+    let mut top = found.clone();
+    top.retain(|process| !inherits(process));
+    // A circle has no top.
+    if top.is_empty() { found } else { top }
+}
+
+fn program(process: &ProcessState) -> &str {
+    process.command.split(' ').next().unwrap_or_default()
+}
+
+fn is_shell(process: &ProcessState) -> bool {
+    ["sh", "bash", "dash", "zsh", "env", "sshd", "tini"].contains(&program(process))
+}
+
+/// Whether it starts the processes of a training, or wraps one of them.
+fn is_launcher(process: &ProcessState) -> bool {
+    [
+        "determined.exec",
+        "determined.launch",
+        "torch.distributed",
+        "torchrun",
+        "mpirun",
+    ]
+    .iter()
+    .any(|launcher| process.command.contains(launcher))
+}
+
 /// The processes that do the work of a container. A launcher starts workers, a worker those that load its data.
 fn workers(processes: &[ProcessState]) -> Vec<&ProcessState> {
-    let by_pid: BTreeMap<i64, &ProcessState> = processes.iter().map(|p| (p.pid, p)).collect();
-    // Children inherit the rank of their worker.
-    let ranked = processes.iter().filter(|process| {
-        let parent = by_pid.get(&process.parent).and_then(|parent| parent.rank);
-        process.rank.is_some() && parent != process.rank
-    });
+    let work = |process: &&ProcessState| !is_shell(process) && !is_launcher(process);
+    let ranked = processes.iter().filter(|process| process.rank.is_some());
     let ranked: Vec<&ProcessState> = ranked.collect();
     if !ranked.is_empty() {
-        return ranked;
+        // What wraps the code of a rank has its number too; only where nothing else has it is that what works.
+        let own: Vec<&ProcessState> = ranked.iter().copied().filter(work).collect();
+        return topmost(processes, if own.is_empty() { ranked } else { own });
     }
-    let program = |process: &ProcessState| {
-        let name = process.command.split(' ').next().unwrap_or_default();
-        name.to_owned()
-    };
-    let is_shell = |process: &&ProcessState| {
-        ["sh", "bash", "dash", "zsh", "env", "sshd", "tini"].contains(&program(process).as_str())
-    };
     let is_python = |process: &&ProcessState| program(process).starts_with("python");
-    let is_launcher = |process: &&ProcessState| {
-        [
-            "determined.exec",
-            "determined.launch",
-            "torch.distributed",
-            "torchrun",
-            "mpirun",
-        ]
-        .iter()
-        .any(|launcher| process.command.contains(launcher))
-    };
-    let work = |process: &&ProcessState| !is_shell(process) && !is_launcher(process);
     let python: Vec<_> = processes
         .iter()
-        .filter(|p| work(p) && is_python(p))
+        .filter(|process| work(process) && is_python(process))
         .collect();
     let other: Vec<_> = processes.iter().filter(work).collect();
     // Processes that were started first have the lower ids: of those that are alike, the one that started the others.
@@ -658,6 +676,38 @@ mod tests {
         let pids =
             |found: Vec<&ProcessState>| -> Vec<i64> { found.iter().map(|p| p.pid).collect() };
         assert_eq!(pids(workers(&ranked)), [4, 5]);
+        // As the launchers of both Python packages start them, with a helper that the code runs in a shell.
+        let wrapped = [
+            one(
+                2,
+                1,
+                "python3 -m determined.exec.pid_server --on-fail SIGTERM",
+                None,
+            ),
+            one(3, 2, "python3 -m torch.distributed.run", None),
+            one(
+                4,
+                3,
+                "python3 -m determined.exec.pid_client /tmp/server",
+                Some(4),
+            ),
+            one(5, 4, "python3 -m determined.launch.wrap_rank RANK", Some(4)),
+            one(6, 5, "python3 train.py", Some(4)),
+            one(7, 6, "python3 train.py", Some(4)),
+            one(8, 6, "sh -c helper", Some(4)),
+            one(9, 8, "python3 helper.py", Some(4)),
+            one(
+                10,
+                3,
+                "python3 -m determined.launch.wrap_rank RANK",
+                Some(5),
+            ),
+            one(11, 10, "bash train.sh", Some(5)),
+            one(12, 11, "python3 train.py", Some(5)),
+        ];
+        assert_eq!(pids(workers(&wrapped)), [6, 12]);
+        // The code of the rank has not begun.
+        assert_eq!(pids(workers(&wrapped[..4])), [4]);
         let plain = [
             one(2, 1, "sh", None),
             one(3, 2, "python3 train.py", None),

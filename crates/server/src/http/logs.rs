@@ -353,6 +353,8 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
         (false, false) => Some(Search::substring(&query.search_text)),
         (false, true) => Some(Search::Regex(
             regex::RegexBuilder::new(&query.search_text)
+                // Texts end with a line feed, and several may be one line of a task.
+                .multi_line(true)
                 .size_limit(MAX_SEARCH_BYTES)
                 .dfa_size_limit(MAX_SEARCH_BYTES)
                 .build()

@@ -246,6 +246,7 @@ async fn logs_are_filtered_searched_limited_and_reversed() {
         ("agentIds=a1", &["Loss 0.5"]),
         ("searchText=LOSS", &["Loss 0.5"]),
         ("searchText=%5Et&enableRegex=true", &["three"]),
+        ("searchText=ee%24&enableRegex=true", &["three"]),
         ("timestampAfter=2022-03-02T02:15:18.299569Z", &["Loss 0.5"]),
         (
             "timestamp_before=2022-03-02T02:15:18.299569Z",

@@ -307,6 +307,26 @@ fn what_means_nothing_for_a_kind_is_said() {
 }
 
 #[test]
+fn the_dashes_that_end_options_are_no_program() {
+    use det_taskspec::Entrypoint::{Argv, Shell};
+    for (words, expected) in [
+        ("[--, ls, -l]", Argv(vec!["ls".into(), "-l".into()])),
+        ("[--, ls -l]", Shell("ls -l".into())),
+        (
+            "[ls, --, -l]",
+            Argv(["ls", "--", "-l"].map(str::to_owned).to_vec()),
+        ),
+    ] {
+        let config = complete(LaunchKind::Command, &format!("entrypoint: {words}"));
+        assert_eq!(
+            config.container_request().entrypoint,
+            Some(expected),
+            "{words}"
+        );
+    }
+}
+
+#[test]
 fn layers_merge_as_those_of_experiments_do() {
     let tcd: TaskContainerDefaults = serde_json::from_value(json!({
         "environment_variables": {"cpu": ["A=1"], "cuda": [], "rocm": []},
