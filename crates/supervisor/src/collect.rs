@@ -16,6 +16,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use crate::clock::now_micros;
+use crate::continuation::Continuations;
 use crate::launch::GateKey;
 use crate::lines::{Splitter, classify};
 use crate::log::Log;
@@ -36,6 +37,7 @@ pub(crate) struct Source {
     stdtype: Stdtype,
     end: End,
     splitter: Splitter,
+    continuations: Continuations,
 }
 
 /// When a source ends.
@@ -55,6 +57,7 @@ impl Source {
             stdtype,
             end: End::Closed,
             splitter: Splitter::default(),
+            continuations: Continuations::default(),
         }
     }
 
@@ -75,6 +78,7 @@ impl Source {
             stdtype,
             end: End::Never,
             splitter: Splitter::default(),
+            continuations: Continuations::default(),
         })
     }
 }
@@ -228,9 +232,10 @@ impl Collector {
             Ok(count) => {
                 let bytes = self.chunk.get(..count).unwrap_or_default();
                 let (stdtype, records) = (source.stdtype, &mut self.records);
-                source
-                    .splitter
-                    .push(bytes, |line| records.push(record(stdtype, line)));
+                let continuations = &mut source.continuations;
+                source.splitter.push(bytes, |line| {
+                    records.push(record(stdtype, continuations, line));
+                });
                 true
             }
             Err(error) => {
@@ -251,9 +256,10 @@ impl Collector {
     /// Stores a last line that has no line end.
     fn finish(&mut self, source: &mut Source) {
         let (stdtype, records) = (source.stdtype, &mut self.records);
-        source
-            .splitter
-            .finish(|line| records.push(record(stdtype, line)));
+        let continuations = &mut source.continuations;
+        source.splitter.finish(|line| {
+            records.push(record(stdtype, continuations, line));
+        });
     }
 
     fn store(&mut self) {
@@ -272,13 +278,14 @@ impl Collector {
     }
 }
 
-fn record(stdtype: Stdtype, line: &[u8]) -> Record {
+fn record(stdtype: Stdtype, continuations: &mut Continuations, line: &[u8]) -> Record {
     let line = classify(line);
+    let level = continuations.level(&line);
     Record {
         timestamp_micros: now_micros(),
         stdtype,
         rank_id: line.rank_id,
-        level: line.level,
+        level,
         log: line.text,
         outage: None,
     }

@@ -23,6 +23,7 @@ mod clock;
 mod collect;
 mod confine;
 mod context;
+mod continuation;
 mod diagnosis;
 mod environment;
 mod failure;
