@@ -142,8 +142,47 @@ pub(super) fn words(
     // `-i` knows the signs of `%` as options do.
     words.push(key.identity().display().to_string().replace('%', "%%"));
     words.push(format!("{user}@{}", text(shell, "id")));
-    words.extend(ssh_opts.iter().cloned());
+    words.extend(with_whole_words(ssh_opts));
     Ok(words)
+}
+
+/// Options of ssh that take a value, which may be a word of its own.
+const WITH_VALUE: &str = "BbcDEeFIiJLlmOopQRSWw";
+
+/// The options and the command that a user gave, so that words of the command stay words: ssh sends them joined by blanks to
+/// a shell, which would read `sh -c 'exit 3'` as `sh -c exit 3`. A command of one word is a text for that shell, as ever;
+/// so is a word without blanks (`&&`), and one that is quoted already.
+fn with_whole_words(ssh_opts: &[String]) -> Vec<String> {
+    let mut start = 0;
+    while let Some(flags) = ssh_opts.get(start).and_then(|word| word.strip_prefix('-')) {
+        start += 1;
+        if flags == "-" {
+            break;
+        }
+        let value = flags.find(|flag| WITH_VALUE.contains(flag));
+        if value.is_some_and(|at| at + 1 == flags.len()) {
+            start += 1;
+        }
+    }
+    let (options, command) = ssh_opts.split_at(start.min(ssh_opts.len()));
+    let mut words = options.to_vec();
+    if command.len() < 2 {
+        words.extend_from_slice(command);
+        return words;
+    }
+    let is_quoted = |word: &str| {
+        let around = |quote| word.len() > 1 && word.starts_with(quote) && word.ends_with(quote);
+        around('\'') || around('"')
+    };
+    words.extend(command.iter().map(|word| {
+        let is_split = word.is_empty() || word.contains(char::is_whitespace);
+        if is_split && !is_quoted(word) {
+            quoted(word)
+        } else {
+            word.clone()
+        }
+    }));
+    words
 }
 
 /// A path as the value of an option that names files: several are divided by blanks.
@@ -271,6 +310,29 @@ mod tests {
     fn a_command_is_shown_as_a_shell_reads_it() {
         let words = ["ssh", "a b", "it's", "", "--x=/y", "$HOME", "%h"].map(str::to_owned);
         assert_eq!(shown(&words), r"ssh 'a b' 'it'\''s' '' --x=/y '$HOME' '%h'");
+    }
+
+    #[test]
+    fn words_of_a_command_with_blanks_stay_words() {
+        let of = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            with_whole_words(&words).join(" ")
+        };
+        for (words, sent) in [
+            (&["sh", "-c", "exit 3"][..], "sh -c 'exit 3'"),
+            (
+                &["-v", "-L", "1:h:2", "-p22", "sh", "-c", "a b"],
+                "-v -L 1:h:2 -p22 sh -c 'a b'",
+            ),
+            (&["--", "echo", "", "b"], "-- echo '' b"),
+            (&["cd x && ls"], "cd x && ls"),
+            (&["cd", "x", "&&", "ls"], "cd x && ls"),
+            (&["sh", "-c", "'exit 3'"], "sh -c 'exit 3'"),
+            (&["-L"], "-L"),
+            (&[], ""),
+        ] {
+            assert_eq!(of(words), sent);
+        }
     }
 
     #[test]
