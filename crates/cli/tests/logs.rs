@@ -132,3 +132,36 @@ fn a_lost_log_stream_fails_when_not_followed() {
     assert_eq!(run.out, "line\n");
     run.fails(3);
 }
+
+#[test]
+fn the_last_lines_are_printed_and_then_those_that_come() {
+    let stub = StubMaster::start();
+    let line = |n: u32| json!({"id": n.to_string(), "timestamp": format!("2026-11-25T19:22:0{n}.5Z"), "message": format!("line {n}\n")});
+    stub.on(
+        "GET /api/v1/trials/11/logs",
+        Answer::InTurn(vec![
+            stream(&[line(3), line(2)]),
+            stream(&[line(1), line(2), line(3), line(4)]),
+        ]),
+    );
+    stub.on(
+        "GET /api/v1/trials/11",
+        ok(json!({"trial": {"taskIds": []}})),
+    );
+    let run = User::using(&stub).det(&["trial", "logs", "-f", "--tail", "2", "11"]);
+    assert_eq!(run.ok(), "line 2\nline 3\nline 4\n");
+    let asked = stub.lines();
+    assert!(
+        asked
+            .iter()
+            .any(|line| line.contains("logs?follow=false&limit=2&orderBy=ORDER_BY_DESC")),
+        "{asked:?}"
+    );
+    // Clocks of hosts may differ: what was printed is found by itself.
+    assert!(
+        asked.iter().any(|line| line
+            .contains("logs?follow=true&timestampAfter=2026-11-25T19%3A21%3A03.5Z")
+            || line.contains("logs?follow=true&timestampAfter=2026-11-25T19:21:03.5Z")),
+        "{asked:?}"
+    );
+}

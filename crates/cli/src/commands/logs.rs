@@ -3,7 +3,9 @@
 use clap::{Args, ValueEnum};
 use det_client::{Client, ClientError, LineStream, Query, api_path};
 use det_ids::TrialId;
+use jiff::Timestamp;
 use serde_json::Value;
+use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::commands::watching::{RETRY_LIMIT, RETRY_PAUSE};
@@ -11,11 +13,15 @@ use crate::error::CliError;
 use crate::output;
 use crate::values::{items, plain, text, time};
 
+/// Lines are in the order in which they arrived, with times of the hosts that printed them: how far their clocks may differ
+/// where a stream is opened by a time.
+const CLOCKS_DIFFER: Duration = Duration::from_mins(1);
+
 /// The flags of every command that prints logs.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct LogArgs {
-    /// Go on printing what is logged, until the task ends or Ctrl-C
-    #[arg(short, long, conflicts_with_all = ["head", "tail"])]
+    /// Go on printing what is logged, until the task ends or Ctrl-C; with --tail from the last lines on
+    #[arg(short, long, conflicts_with = "head")]
     pub(crate) follow: bool,
     /// Print only the first N lines
     #[arg(long, value_name = "N", conflicts_with = "tail")]
@@ -64,6 +70,21 @@ impl LogArgs {
         Self {
             follow: true,
             ..Self::default()
+        }
+    }
+
+    /// The same lines, but none before `since`, and as they come.
+    fn from(&self, since: Option<Timestamp>) -> Self {
+        let asked = self.timestamp_after.as_deref();
+        let asked = asked.and_then(|text| text.parse::<Timestamp>().ok());
+        Self {
+            follow: true,
+            tail: None,
+            timestamp_after: match asked.max(since) {
+                Some(after) if since.is_some() => Some(after.to_string()),
+                _ => self.timestamp_after.clone(),
+            },
+            ..self.clone()
         }
     }
 
@@ -172,12 +193,16 @@ pub(crate) async fn print(
     query: Query,
     args: &LogArgs,
 ) -> Result<(), CliError> {
-    let query = args.query(query);
+    let mut follower = Follower::new(client, source, query.clone(), args);
     if args.tail.is_some() {
+        let tail = LogArgs {
+            follow: false,
+            ..args.clone()
+        };
         // The last lines come newest first.
         let mut records = Vec::new();
         let mut stream = client
-            .stream(&source.path(), &query)
+            .stream(&source.path(), &tail.query(query))
             .await
             .map_err(|error| source.refusal(error))?;
         while let Some(record) = stream.next().await? {
@@ -187,16 +212,11 @@ pub(crate) async fn print(
             .iter()
             .rev()
             .try_for_each(|record| print_record(record, args.json))?;
-        return note_deletions(client, source, !records.is_empty()).await;
+        if !args.follow {
+            return note_deletions(client, source, !records.is_empty()).await;
+        }
+        follower.goes_on_after(records.into_iter().next());
     }
-    let mut follower = Follower {
-        client,
-        source,
-        query,
-        printed: 0,
-        last: None,
-        stream: None,
-    };
     loop {
         match follower.next(args.follow).await {
             Ok(Some(record)) => print_record(&record, args.json)?,
@@ -238,14 +258,7 @@ async fn lives(client: &Client, source: &LogSource) -> bool {
 /// outcome is noticed elsewhere.
 pub(crate) async fn note_all(client: &Client, source: &LogSource) {
     let args = LogArgs::following();
-    let mut follower = Follower {
-        client,
-        source,
-        query: args.query(Query::new()),
-        printed: 0,
-        last: None,
-        stream: None,
-    };
+    let mut follower = Follower::new(client, source, Query::new(), &args);
     while let Ok(Some(record)) = follower.next(true).await {
         output::note(text(&record, "message").trim_end_matches('\n'));
     }
@@ -318,15 +331,78 @@ fn print_record(record: &Value, json: bool) -> Result<(), CliError> {
 struct Follower<'a> {
     client: &'a Client,
     source: &'a LogSource,
+    /// What is asked for besides `args`.
     query: Query,
+    args: &'a LogArgs,
+    /// Whether the first lines were left out: a stream then begins shortly before the last line that was printed.
+    from_tail: bool,
     /// How many records were returned. Logs grow at their end, so a stream that is opened again repeats these first.
     printed: u64,
     /// The last of them. It is repeated earlier when the log of an earlier task was deleted meanwhile.
     last: Option<Value>,
+    /// A record that was read and is the next one.
+    pending: Option<Value>,
     stream: Option<LineStream>,
 }
 
-impl Follower<'_> {
+impl<'a> Follower<'a> {
+    fn new(client: &'a Client, source: &'a LogSource, query: Query, args: &'a LogArgs) -> Self {
+        Self {
+            client,
+            source,
+            query,
+            args,
+            from_tail: false,
+            printed: 0,
+            last: None,
+            pending: None,
+            stream: None,
+        }
+    }
+
+    /// Leaves out what comes before this record, and the record; `None` = there were none yet.
+    fn goes_on_after(&mut self, last: Option<Value>) {
+        self.from_tail = last.is_some();
+        self.printed = u64::from(self.from_tail);
+        self.last = last;
+    }
+
+    /// Opens a stream, and passes over what was printed of it.
+    async fn open(&mut self) -> Result<Option<LineStream>, ClientError> {
+        let path = self.source.path();
+        if !self.from_tail {
+            let query = self.args.query(self.query.clone());
+            let mut stream = self.client.stream(&path, &query).await?;
+            for _ in 0..self.printed {
+                match stream.next().await? {
+                    None => return Ok(None),
+                    repeated if repeated == self.last => break,
+                    Some(_) => {}
+                }
+            }
+            return Ok(Some(stream));
+        }
+        let at = |record: &Value| record["timestamp"].as_str()?.parse::<Timestamp>().ok();
+        let known = self.last.as_ref().and_then(at);
+        let since = known.and_then(|known| known.checked_sub(CLOCKS_DIFFER).ok());
+        let until = known.and_then(|known| known.checked_add(CLOCKS_DIFFER).ok());
+        let query = self.args.from(since).query(self.query.clone());
+        let mut stream = self.client.stream(&path, &query).await?;
+        loop {
+            match stream.next().await? {
+                None => return Ok(None),
+                repeated if repeated == self.last => break,
+                // The last one is not there any more.
+                Some(record) if at(&record) > until => {
+                    self.pending = Some(record);
+                    break;
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(Some(stream))
+    }
+
     async fn next(&mut self, again: bool) -> Result<Option<Value>, ClientError> {
         let mut lost_at: Option<Instant> = None;
         loop {
@@ -356,20 +432,15 @@ impl Follower<'_> {
 
     async fn try_next(&mut self) -> Result<Option<Value>, ClientError> {
         if self.stream.is_none() {
-            let mut stream = self.client.stream(&self.source.path(), &self.query).await?;
-            for _ in 0..self.printed {
-                match stream.next().await? {
-                    None => return Ok(None),
-                    repeated if repeated == self.last => break,
-                    Some(_) => {}
-                }
-            }
-            self.stream = Some(stream);
+            self.stream = self.open().await?;
         }
         let Some(stream) = &mut self.stream else {
             return Ok(None);
         };
-        let record = stream.next().await?;
+        let record = match self.pending.take() {
+            Some(record) => Some(record),
+            None => stream.next().await?,
+        };
         if record.is_some() {
             self.printed += 1;
             self.last.clone_from(&record);
