@@ -273,6 +273,9 @@ pub struct PoolSituation {
     pub faults: Vec<String>,
     /// Agents of the pool that are away, by id; at most a hundred.
     pub agents_away: Vec<AwayAgent>,
+    /// Agents of the pool that were given up since an hour before the job began to wait, and are not back, newest first; at
+    /// most a hundred. Empty for a job that does not wait.
+    pub agents_lost: Vec<LostAgent>,
     /// How long the master waits for an agent of the pool that is away, in seconds: `agent_reconnect_wait` of the pool.
     pub reconnect_wait_seconds: i64,
 }
@@ -289,6 +292,20 @@ pub struct AwayAgent {
     pub waited_until: Timestamp,
     /// What the job has on it, as labels for users; at most a hundred.
     pub holds: Vec<String>,
+}
+
+/// An agent that was given up: its slots are missing.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LostAgent {
+    /// Its id.
+    pub agent: String,
+    /// Slots that it had.
+    pub slots: i64,
+    /// When it was given up.
+    pub at: Timestamp,
+    /// Why, a sentence.
+    pub reason: String,
 }
 
 /// A job that is served before another one.
@@ -399,4 +416,6 @@ pub struct ExplainJobResponse {
     /// What the limit of its workspace counts in other pools, where that limit is what it waits for: the largest first,
     /// at most a hundred.
     pub workspace_held_in_other_pools: Vec<SlotHolder>,
+    /// The last lines of the code that failed, if the job has ended in an error and they are known.
+    pub last_lines: Vec<String>,
 }

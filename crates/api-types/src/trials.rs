@@ -98,6 +98,24 @@ pub struct Trial {
     pub log_policy_matched: Option<String>,
     /// Why it does not run yet (an addition of ours).
     pub wait_reason: Option<WaitReason>,
+    /// Why it has failed, or was last started again after a failure; only where one trial is asked for (an addition of ours).
+    pub last_failure: Option<TrialFailure>,
+    /// What its search could not use of its reports, a sentence; `None` = nothing (an addition of ours).
+    pub notice: Option<String>,
+}
+
+/// How a trial failed: our own addition.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TrialFailure {
+    /// What failed, a sentence.
+    pub reason: String,
+    /// The attempt that failed; empty = none is known.
+    pub allocation_id: String,
+    /// When that ended.
+    pub end_time: Option<Timestamp>,
+    /// The last lines of its code, shortened; of a gang those of the rank that failed first.
+    pub last_lines: Vec<String>,
 }
 
 /// Body of `PutTrialRetainLogs`.

@@ -20,6 +20,8 @@ from determined.common.api import bindings
 # Our own fields, by the class that has them beyond the client's.
 ADDITIONS = {
     ("trialv1Trial", "waitReason"),
+    ("trialv1Trial", "lastFailure"),
+    ("trialv1Trial", "notice"),
     ("v1Task", "waitReason"),
     ("v1Task", "logsDeletedTime"),
     ("v1Task", "username"),

@@ -653,25 +653,22 @@ fn a_failed_search_shows_its_best_trial_and_what_failed() {
         stream(&[json!({"message": "a\n"})]),
     );
     stub.on(
-        "GET /api/v1/events",
-        ok(json!({"nextAfter": "9", "events": [
-            {"id": "8", "to": "ACTIVE", "reason": "its trial begins"},
-            {"id": "9", "to": "ERROR", "reason": "container exited with code 3"},
-        ]})),
+        "GET /api/v1/trials/11",
+        ok(
+            json!({"trial": {"id": 11, "state": "STATE_ERROR", "lastFailure": {
+            "reason": "the code ended with exit code 3", "lastLines": ["KeyError: 'lr'"]}}}),
+        ),
     );
     let user = User::using(&stub);
     for words in [&["e", "describe", "7"][..], &["e", "wait", "7"]] {
         let run = user.det(words);
         for part in [
             "best trial of experiment 7: trial 12, loss 0.25\n",
-            "trial 11 failed: container exited with code 3\n",
+            "trial 11 failed: the code ended with exit code 3; the last lines of its code:\n    KeyError: 'lr'\n",
         ] {
             assert!(run.err.contains(part), "{part:?} is missing in {run:?}");
         }
     }
-    assert!(stub.lines().contains(
-        &"GET /api/v1/events?subjectKind=trial&subjectId=11&after=0&limit=1000".to_owned()
-    ));
     let run = user.det(&["e", "logs", "7"]);
     assert!(
         run.err

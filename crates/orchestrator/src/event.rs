@@ -13,7 +13,7 @@ use det_lifecycle::task::TaskEvent;
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
 use det_lifecycle::unmanaged::UnmanagedEvent;
 use det_scheduler::{Placement, Service, WaitExplanation};
-use det_searcher::{Action, Event as SearchEvent, Search};
+use det_searcher::{Action, Event as SearchEvent, Outcome, Search};
 use det_taskspec::ContainerExit;
 use det_taskspec::GivenPorts;
 
@@ -361,6 +361,8 @@ pub enum Event {
         /// It has been away since this moment, and nothing happens if it has not any more; `None` = whether it is away or
         /// not.
         since: Option<Micros>,
+        /// How many slots it had, for the record.
+        slots: usize,
         /// A sentence that users read.
         reason: String,
     },
@@ -368,6 +370,10 @@ pub enum Event {
     PlaceRemoved {
         /// The place, by its id.
         place: PlaceId,
+        /// The resource pool that it was in, for the record.
+        resource_pool: String,
+        /// How many slots it had, for the record.
+        slots: usize,
         /// A sentence that users read.
         reason: String,
     },
@@ -450,6 +456,8 @@ pub enum Need {
     LiveTrialCount(ExperimentId),
     /// Its search.
     Search(ExperimentId),
+    /// The metrics that its search decides by, and what its trials reported in place of them.
+    SearchedMetrics(ExperimentId),
     /// How many of its trials are in each state.
     TrialCounts(ExperimentId),
     /// A trial, its experiment with the terms, its task, that task's live allocation, and which places it avoids.
@@ -504,7 +512,13 @@ impl Event {
                     Need::Experiment(*id),
                     Need::TrialOfRequest(*id, request_id.clone()),
                 ],
-                Action::Shutdown(_) => vec![Need::Experiment(*id), Need::LiveTrialCount(*id)],
+                Action::Shutdown(outcome) => {
+                    let mut needs = vec![Need::Experiment(*id), Need::LiveTrialCount(*id)];
+                    if *outcome == Outcome::Failed {
+                        needs.push(Need::SearchedMetrics(*id));
+                    }
+                    needs
+                }
             },
             Self::TrialCreated {
                 experiment_id,

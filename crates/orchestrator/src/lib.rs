@@ -45,7 +45,8 @@ pub use places::{Absence, Place};
 pub use planning::{Course, Due, PassDecision};
 pub use restarts::{MayRestart, nowhere_left};
 pub use rows::{
-    Allocation, Container, Experiment, Rows, SearchState, Task, Terms, Trial, Unreadable,
+    Allocation, Container, Experiment, Rows, SearchState, SearchedMetrics, Task, Terms, Trial,
+    Unreadable,
 };
 pub use searches::validation;
 pub use silence::{RunningTrial, Silence, SilenceClock, SilenceClocks};
@@ -398,13 +399,19 @@ impl<R: Rows> Scene<'_, R> {
             Event::PlaceGivenUp {
                 place,
                 since,
+                slots,
                 reason,
             } => {
-                places::given_up(self, place, since, reason);
+                places::given_up(self, place, since, slots, reason);
                 Ok(())
             }
-            Event::PlaceRemoved { place, reason } => {
-                places::removed(self, &place, &reason);
+            Event::PlaceRemoved {
+                place,
+                resource_pool,
+                slots,
+                reason,
+            } => {
+                places::removed(self, &place, (&resource_pool, slots), &reason);
                 Ok(())
             }
             Event::ServiceChanged {

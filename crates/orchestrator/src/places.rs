@@ -6,6 +6,7 @@ use det_ids::{AllocationId, ContainerId, Micros, PlaceId, SlotId};
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_scheduler::{Service, Services};
+use serde_json::json;
 
 use crate::{Cause, Core, Effect, Event, Mutant, Record, Refusal, Rows, Scene, Topic};
 
@@ -145,27 +146,39 @@ pub(crate) fn given_up<R: Rows>(
     scene: &mut Scene<'_, R>,
     place: PlaceId,
     since: Option<Micros>,
+    slots: usize,
     reason: String,
 ) {
     let found = scene.rows.place(&place);
-    if found.is_some_and(|row| since.is_none() || row.disconnected_at == since) {
+    if let Some(row) = found.filter(|row| since.is_none() || row.disconnected_at == since) {
         scene.then(Event::PlaceLost {
             place: place.clone(),
             reason: reason.clone(),
         });
-        scene.then(Event::PlaceRemoved { place, reason });
+        scene.then(Event::PlaceRemoved {
+            place,
+            resource_pool: row.resource_pool,
+            slots,
+            reason,
+        });
     }
 }
 
-/// Nothing is left on a place that was given up: its row goes.
-pub(crate) fn removed<R: Rows>(scene: &mut Scene<'_, R>, place: &PlaceId, reason: &str) {
+/// Nothing is left on a place that was given up: its row goes. The record keeps what its pool lost with it.
+pub(crate) fn removed<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    place: &PlaceId,
+    (resource_pool, slots): (&str, usize),
+    reason: &str,
+) {
     scene.effect(Effect::RemovePlace(place.clone()));
+    let detail = json!({"resource_pool": resource_pool, "slots": slots});
     record(
         scene,
         place,
         EventKind::Removed,
         Cause::master(reason),
-        None,
+        Some(detail.to_string()),
     );
     scene.wake(Topic::Schedule);
 }

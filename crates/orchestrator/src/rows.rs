@@ -1,6 +1,7 @@
 //! The rows that decisions read and change, as far as they concern them.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use det_config::hyperparameters::{SearcherConfig, Space};
 use det_ids::{
@@ -52,6 +53,27 @@ pub struct Terms {
     pub demand: Demand,
     /// Days that the logs of its tasks are kept after their end: -1 = for ever, `None` = the cluster's default.
     pub log_retention_days: Option<i64>,
+}
+
+/// By what a search decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SearchedMetrics {
+    /// The searcher metric.
+    pub metric: String,
+    /// The metric by which the search measures how long a trial has trained; `None` = it measures none.
+    pub time_metric: Option<String>,
+    /// What the first trial with unusable reports lacked, and what it reported, a sentence; `None` = none did so.
+    pub misses: Option<String>,
+}
+
+impl fmt::Display for SearchedMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "searcher metric \"{}\"", self.metric)?;
+        match &self.time_metric {
+            Some(time) => write!(f, " together with time metric \"{time}\""),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A trial.
@@ -273,6 +295,8 @@ pub trait Rows {
     fn live_trial_count(&self, id: ExperimentId) -> usize;
     /// Its search, to be notified of events; `None` = it cannot be restored from its rows.
     fn search(&mut self, id: ExperimentId) -> Option<&mut SearchState>;
+    /// By which metrics its search decides, and what its trials reported in place of them; `None` = that is not known.
+    fn searched_metrics(&self, id: ExperimentId) -> Option<SearchedMetrics>;
     /// Keeps the search of an experiment that begins.
     fn insert_search(&mut self, id: ExperimentId, search: SearchState);
 

@@ -6,7 +6,10 @@ use det_lifecycle::trial::{TrialEvent, TrialState};
 use det_searcher::{Action, Event as SearchEvent, Outcome, Search, StopReason};
 use serde_json::{Map, Value};
 
-use crate::{Cause, Effect, Event, Mutant, NewTrial, Refusal, Rows, Scene, SearchState, Topic};
+use crate::{
+    Cause, Effect, Event, Mutant, NewTrial, Refusal, Rows, Scene, SearchState, SearchedMetrics,
+    Topic,
+};
 
 fn cause() -> Cause {
     Cause::master("the search decided it")
@@ -191,22 +194,19 @@ pub(crate) fn carry_out<R: Rows>(
             let (outcome, why) = match outcome {
                 Outcome::Completed => (
                     SearchOutcome::Completed,
-                    "the search is complete: all its trials have ended",
+                    "the search is complete: all its trials have ended".to_owned(),
                 ),
                 Outcome::Canceled => (
                     SearchOutcome::Canceled,
-                    "all trials of the search were canceled",
+                    "all trials of the search were canceled".to_owned(),
                 ),
-                // Only then does a search end before its trials.
-                Outcome::Failed if trials_live => (
-                    SearchOutcome::Failed,
-                    "the search failed: no trial reports the searcher metric (and the time metric, if it has one), by which \
-                     it decides",
-                ),
-                Outcome::Failed => (
-                    SearchOutcome::Failed,
-                    "the search failed: its trials failed, had invalid hyperparameters, or did not report the searcher metric",
-                ),
+                Outcome::Failed => {
+                    let metrics = scene.rows.searched_metrics(id);
+                    (
+                        SearchOutcome::Failed,
+                        why_failed(metrics.as_ref(), trials_live),
+                    )
+                }
             };
             scene.then(Event::Experiment {
                 id,
@@ -219,6 +219,23 @@ pub(crate) fn carry_out<R: Rows>(
         }
     }
     Ok(())
+}
+
+/// Why a search failed: with the metrics that it needed, and what was reported in place of them.
+fn why_failed(metrics: Option<&SearchedMetrics>, trials_live: bool) -> String {
+    let names = metrics.map_or_else(|| "the searcher metric".to_owned(), ToString::to_string);
+    // Only where nothing can be decided does a search end before its trials.
+    let why = if trials_live {
+        format!("the search failed: it decides by {names}, which no trial reports")
+    } else {
+        format!(
+            "the search failed: its trials failed, had invalid hyperparameters, or did not report {names}"
+        )
+    };
+    match metrics.and_then(|metrics| metrics.misses.as_ref()) {
+        Some(misses) => format!("{why}; {misses}"),
+        None => why,
+    }
 }
 
 fn create<R: Rows>(

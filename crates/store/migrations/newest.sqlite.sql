@@ -407,6 +407,7 @@ CREATE TABLE made_namespaces (
     removed BOOLEAN NOT NULL,
     PRIMARY KEY (cluster_name, namespace)
 );
+CREATE INDEX events_of_lost_places ON events (id) WHERE subject_kind = 'agent' AND kind = 'removed';
 INSERT INTO workspaces (name, immutable, archived, created_at) VALUES ('Uncategorized', TRUE, FALSE, 0);
 INSERT INTO projects (workspace_id, name, key, immutable, archived, description, notes, created_at)
     VALUES (1, 'Uncategorized', 'UNCAT', TRUE, FALSE, '', '[]', 0);

@@ -230,6 +230,17 @@ pub(crate) const ALL: &str = "SELECT * FROM events WHERE id > $1 AND id <= $2 OR
 pub(crate) const OF_SUBJECT: &str = "SELECT * FROM events WHERE subject_kind = $2 AND subject_id = $3 AND id > $1 \
      AND id <= $4 ORDER BY id";
 
+/// See [`lost_places`].
+pub(crate) const LOST_PLACES: &str = "SELECT * FROM events WHERE subject_kind = 'agent' AND kind = 'removed' \
+     ORDER BY id DESC LIMIT $1";
+
+/// The last places that were given up, newest first, at most `limit`.
+pub async fn lost_places(conn: &mut Conn<'_>, limit: i64) -> Result<Vec<EventRow>, StoreError> {
+    conn.flush().await?;
+    let rows = fetch_all!(conn, ReadEvent, LOST_PLACES, limit)?;
+    rows.into_iter().map(EventRow::try_from).collect()
+}
+
 /// Events after `after`, oldest first; of one subject when `subject`, its kind and its identifier, is given. At most `limit`, and no more than have
 /// `bytes` of text together; one that has more comes alone.
 pub async fn list(

@@ -121,6 +121,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "workspace namespaces",
         text: include_str!("../migrations/0020_workspace_namespaces.sql"),
     },
+    Migration {
+        version: 21,
+        name: "lost places",
+        text: include_str!("../migrations/0021_lost_places.sql"),
+    },
 ];
 
 /// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.

@@ -221,5 +221,10 @@ fn histories(conn: &Conn<'_>, sample: &Sample) -> Vec<(String, Query)> {
             subject.clone(),
         ),
         fixed("events: of a subject", events::OF_SUBJECT, subject),
+        fixed(
+            "events: of lost places",
+            events::LOST_PLACES,
+            vec![number(100)],
+        ),
     ]
 }

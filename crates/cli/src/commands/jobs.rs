@@ -1,11 +1,15 @@
 //! `det job`: the queue, and changes of it.
 
+mod capacity;
+
 use clap::{Args, Subcommand};
 use det_client::{Client, Query, api_path};
 use det_config::yaml::to_yaml;
 use det_ids::TrialId;
 use serde_json::{Value, json};
 
+use self::capacity::missing_capacity;
+use crate::commands::failures::{self, with_last_lines};
 use crate::commands::lookup;
 use crate::context::Context;
 use crate::error::CliError;
@@ -13,8 +17,8 @@ use crate::output;
 use crate::paging::PageArgs;
 use crate::table::{Format, Listing};
 use crate::values::{
-    amount, items, joined, note_whole_reasons, plain, priority_orders, state, text, time,
-    wait_reason, wait_reason_in, weight,
+    amount, items, joined, note_whole_reasons, priority_orders, state, text, time, wait_reason,
+    wait_reason_in, weight,
 };
 
 /// Options of `det job`.
@@ -168,28 +172,33 @@ pub(crate) async fn run(args: JobArgs, context: &Context) -> Result<(), CliError
 
 async fn why(args: &WhyArgs, context: &Context) -> Result<(), CliError> {
     let client = context.session().await?.client;
-    let job_id = named_job(&client, args).await?;
-    let explanation = client
+    let mut trial = json!(null);
+    let job_id = match (&args.trial, &args.id) {
+        (Some(id), _) => {
+            let path = api_path(["trials", &id.to_string()]);
+            trial = client.get(&path, &Query::new()).await?["trial"].take();
+            job_id(&client, &text(&trial, "experimentId")).await?
+        }
+        (None, Some(id)) if id.parse::<u64>().is_ok() => job_id(&client, id).await?,
+        // The master knows that of a task itself.
+        (None, id) => lookup::task_id(&client, id.clone().unwrap_or_default()).await?,
+    };
+    let mut explanation = client
         .get(&api_path(["job-queues", &job_id, "why"]), &Query::new())
         .await?;
     if args.json {
+        if args.trial.is_some() {
+            explanation["lastFailure"] = trial["lastFailure"].take();
+        }
         return output::json(&explanation);
     }
-    output::write(explanation_text(&explanation))
-}
-
-/// The id of a job that is named by itself, or by what it is the entry of. The master knows that of a task itself.
-async fn named_job(client: &Client, args: &WhyArgs) -> Result<String, CliError> {
-    let experiment = match (&args.trial, &args.id) {
-        (Some(trial), _) => {
-            let path = api_path(["trials", &trial.to_string()]);
-            let answer = client.get(&path, &Query::new()).await?;
-            text(&answer["trial"], "experimentId")
-        }
-        (None, Some(id)) if id.parse::<u64>().is_ok() => id.clone(),
-        (None, id) => return lookup::task_id(client, id.clone().unwrap_or_default()).await,
-    };
-    job_id(client, &experiment).await
+    let failure = failures::sentence(&trial);
+    if failure.is_some() {
+        // Those of the trial that was asked about are shown, and none beside them.
+        explanation["lastLines"].take();
+    }
+    output::write(explanation_text(&explanation))?;
+    failure.map_or(Ok(()), |failure| output::line(sentence_start(&failure)))
 }
 
 /// The id of a job that is named as for `det job why`: by it, by a task (or enough of the beginning of its id) or an allocation, or
@@ -218,7 +227,7 @@ fn explanation_text(explanation: &Value) -> String {
         text(job, "name"),
         text(job, "username"),
         text(job, "jobId"),
-        text(explanation, "summary"),
+        with_last_lines(&text(explanation, "summary"), &explanation["lastLines"]),
     ));
     let out = match pool["agentsOutOfService"].as_i64() {
         Some(out @ 1..) => format!(", and {out} that take no work now"),
@@ -235,8 +244,7 @@ fn explanation_text(explanation: &Value) -> String {
             text(pool, "scheduling"),
         ));
     }
-    lines.extend(fault_lines(pool));
-    lines.extend(away_lines(pool));
+    lines.extend(missing_capacity(pool));
     if items(&explanation["waiting"]).next().is_some() {
         lines.push("Waiting:".to_owned());
     }
@@ -286,46 +294,6 @@ fn explanation_text(explanation: &Value) -> String {
     }
     lines.push(String::new());
     lines.join("\n")
-}
-
-/// The lines about devices that faults keep out of service.
-fn fault_lines(pool: &Value) -> Vec<String> {
-    let faults: Vec<String> = items(&pool["faults"])
-        .map(|fault| format!("  {}", plain(fault)))
-        .collect();
-    if faults.is_empty() {
-        return faults;
-    }
-    let title = "Out of service because of faults, until they are enabled:".to_owned();
-    [vec![title], faults].concat()
-}
-
-/// The lines about agents of a pool that are away.
-fn away_lines(pool: &Value) -> Vec<String> {
-    let away: Vec<String> = items(&pool["agentsAway"])
-        .map(|away| {
-            let holds = match joined(away, "holds") {
-                holds if holds.is_empty() => String::new(),
-                holds => format!(
-                    "; it has {holds}, which goes on there if the agent comes back, else starts again elsewhere"
-                ),
-            };
-            format!(
-                "  {} since {}: the master waits for it until {}{holds}",
-                text(away, "agent"),
-                time(away, "since"),
-                time(away, "waitedUntil"),
-            )
-        })
-        .collect();
-    if away.is_empty() {
-        return away;
-    }
-    let title = format!(
-        "Agents that are not connected (agent_reconnect_wait of the pool is {}):",
-        amount(&text(pool, "reconnectWaitSeconds"), "second")
-    );
-    [vec![title], away].concat()
 }
 
 /// A text with its first letter in upper case.
@@ -548,6 +516,7 @@ async fn list(args: ListArgs, context: &Context) -> Result<(), CliError> {
         .into_iter()
         .filter_map(unwrap_job)
         .collect();
+    args.paging.note_pages(jobs.len());
     if args.form.yaml {
         return output::write(to_yaml(&json!({ "jobs": jobs })));
     }

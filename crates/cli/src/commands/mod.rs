@@ -7,6 +7,7 @@ pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod deletion;
 pub(crate) mod experiment;
+pub(crate) mod failures;
 pub(crate) mod jobs;
 pub(crate) mod launched;
 pub(crate) mod logs;

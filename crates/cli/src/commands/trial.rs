@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::commands::checkpoint::{
     self, default_directory, fetch, is_downloadable, print_downloaded,
 };
+use crate::commands::failures;
 use crate::commands::logs::{self, LogArgs, LogSource};
 use crate::commands::retention::RetentionTime;
 use crate::commands::trial_metrics::{self, MetricsArgs};
@@ -287,6 +288,7 @@ async fn describe(client: &Client, args: &DescribeArgs) -> Result<(), CliError> 
             args.paging.paging(1000),
         )
         .await?;
+    args.paging.note_pages(workloads.len());
     let format = args.format.format();
     if format == Format::Json {
         answer["workloads"] = Value::Array(workloads);
@@ -323,7 +325,7 @@ async fn describe(client: &Client, args: &DescribeArgs) -> Result<(), CliError> 
     Ok(())
 }
 
-/// Prints how often a trial was restarted, and which log policies matched.
+/// Prints how often a trial was restarted, which log policies matched, of what it failed, and what its search could not use.
 fn note_restarts(trial: &Value) {
     let (restarts, matched) = (text(trial, "restarts"), text(trial, "logPolicyMatched"));
     if restarts != "0" && !restarts.is_empty() {
@@ -331,6 +333,13 @@ fn note_restarts(trial: &Value) {
     }
     if !matched.is_empty() {
         output::note(format_args!("log policies that matched: {matched}"));
+    }
+    if let Some(failure) = failures::sentence(trial) {
+        output::note(failure);
+    }
+    let notice = text(trial, "notice");
+    if !notice.is_empty() {
+        output::note(notice);
     }
 }
 

@@ -17,7 +17,7 @@ use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{ActorName, Subject};
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::{EarlyExit, TrialState};
-use det_orchestrator::{Cause, Effect, Event, Record, Refusal, Topic, validation};
+use det_orchestrator::{Cause, Effect, Event, Record, Refusal, SearchedMetrics, Topic, validation};
 use det_scheduler::{WaitExplanation, WaitKind};
 use det_searcher::Event as SearchEvent;
 use det_taskspec::ContainerExit;
@@ -101,6 +101,11 @@ fn a_failing_trial_is_restarted_as_often_as_allowed_and_then_the_search_goes_on(
 fn a_restart_that_is_forbidden_says_why() {
     let mut world = world(SINGLE, 5);
     world.forbidden = Some("its logs matched".to_owned());
+    world.searched_metrics = Some(SearchedMetrics {
+        metric: "loss".to_owned(),
+        time_metric: Some("epochs".to_owned()),
+        misses: Some("trial 1: searcher metric \"loss\" was not reported".to_owned()),
+    });
     let ids = world.runs_on(1, &["a"]);
     world.observe("a", &ids[0], exits(3));
     assert_eq!(world.experiment.state, ExperimentState::Errored);
@@ -114,7 +119,11 @@ fn a_restart_that_is_forbidden_says_why() {
         Effect::Record(record) if record.subject == subject => record.cause.reason.clone(),
         _ => None,
     });
-    assert!(why.is_some_and(|why| why.starts_with("the search failed: ")));
+    assert_eq!(
+        why.unwrap().to_string(),
+        "the search failed: its trials failed, had invalid hyperparameters, or did not report searcher metric \"loss\" \
+         together with time metric \"epochs\"; trial 1: searcher metric \"loss\" was not reported"
+    );
 }
 
 #[test]

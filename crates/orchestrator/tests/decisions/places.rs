@@ -60,6 +60,7 @@ fn a_place_that_has_come_back_is_not_given_up() {
     let gives_up = |since| Event::PlaceGivenUp {
         place: "a".into(),
         since,
+        slots: 4,
         reason: "it was away for too long".to_owned(),
     };
     world.happens(gives_up(Some(Micros(7))));
@@ -71,6 +72,12 @@ fn a_place_that_has_come_back_is_not_given_up() {
         world.records_of_place("a"),
         [EventKind::Disconnected, EventKind::Removed]
     );
+    let details = world.effects.iter().filter_map(|effect| match effect {
+        Effect::Record(record) if record.kind == EventKind::Removed => record.detail.as_deref(),
+        _ => None,
+    });
+    let details: Vec<&str> = details.collect();
+    assert_eq!(details, [r#"{"resource_pool":"default","slots":4}"#]);
     world.happens(gives_up(None));
     assert_eq!(world.records_of_place("a").len(), 2, "it is gone already");
 }

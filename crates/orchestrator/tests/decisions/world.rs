@@ -16,7 +16,8 @@ use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
     Agenda, Allocation, Cause, Clock, Container, Core, Effect, Event, Experiment, Place,
-    PlacedAllocation, Refusal, Rows, SearchState, Task, Terms, Topic, Trial, Unreadable,
+    PlacedAllocation, Refusal, Rows, SearchState, SearchedMetrics, Task, Terms, Topic, Trial,
+    Unreadable,
 };
 use det_scheduler::{Placement, Services};
 use det_searcher::Search;
@@ -37,6 +38,8 @@ pub(crate) struct World {
     slots: BTreeMap<ContainerId, BTreeSet<SlotId>>,
     pub(crate) places: BTreeMap<PlaceId, Place>,
     pub(crate) forbidden: Option<String>,
+    /// By what the search decides.
+    pub(crate) searched_metrics: Option<SearchedMetrics>,
     /// Whether the last run that began went on from a checkpoint.
     pub(crate) resumed: bool,
     pub(crate) effects: Vec<Effect>,
@@ -124,6 +127,7 @@ fn empty(max_restarts: u32) -> World {
         slots: BTreeMap::new(),
         places: BTreeMap::from([("a".into(), place()), ("b".into(), place())]),
         forbidden: None,
+        searched_metrics: None,
         resumed: false,
         effects: Vec::new(),
     }
@@ -313,6 +317,9 @@ impl Rows for World {
     }
     fn search(&mut self, _id: ExperimentId) -> Option<&mut SearchState> {
         self.search.as_mut()
+    }
+    fn searched_metrics(&self, _id: ExperimentId) -> Option<SearchedMetrics> {
+        self.searched_metrics.clone()
     }
     fn insert_search(&mut self, _id: ExperimentId, search: SearchState) {
         self.search = Some(search);

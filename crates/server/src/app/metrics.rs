@@ -53,8 +53,6 @@ pub(crate) mod system;
 
 use std::sync::Arc;
 
-use det_config::experiment::ExperimentConfig;
-use det_config::hyperparameters::SearchMethod;
 use det_failpoints::failpoint;
 use det_ids::TrialId;
 use det_orchestrator::{Event, validation};
@@ -313,7 +311,7 @@ impl Metrics {
         if !searched || trial.ended_at.is_some() || experiment.ended_at.is_some() {
             return Ok(());
         }
-        let time_metric = time_metric(self.configs.of(&experiment)?.as_ref());
+        let time_metric = searched_metric::time_metric(self.configs.of(&experiment)?.as_ref());
         let time = time_metric.as_ref().map(|name| {
             report.metrics.get(name).and_then(number).or_else(|| {
                 #[expect(clippy::cast_precision_loss, reason = "steps stay far below 2^52")]
@@ -333,15 +331,6 @@ impl Metrics {
         self.orchestration
             .advance(tx, [Event::Search { id, event }])
             .await
-    }
-}
-
-/// The metric that the search measures training time by, where it does.
-fn time_metric(config: &ExperimentConfig) -> Option<String> {
-    match &config.searcher.method {
-        SearchMethod::AsyncHalving { time_metric, .. }
-        | SearchMethod::AdaptiveAsha { time_metric, .. } => Some(time_metric.clone()),
-        SearchMethod::Single | SearchMethod::Random { .. } | SearchMethod::Grid { .. } => None,
     }
 }
 

@@ -24,6 +24,7 @@ pub mod doctor;
 pub(crate) mod documents;
 pub(crate) mod existing;
 pub mod experiments;
+pub(crate) mod failures;
 mod generated_name;
 pub mod handovers;
 pub mod homes;

@@ -71,9 +71,11 @@ impl Places {
         id: &PlaceId,
         reason: &str,
     ) -> AppResult<()> {
+        let row = places::find(&mut tx.conn(), id).await?;
         let given_up = Event::PlaceGivenUp {
             place: id.clone(),
             since: None,
+            slots: row.map_or(0, |row| row.capacity.devices().len()),
             reason: reason.to_owned(),
         };
         self.orchestration.advance(tx, [given_up]).await
@@ -163,6 +165,7 @@ impl Places {
                         whole(patience),
                     );
                     let given_up = Event::PlaceGivenUp {
+                        slots: row.capacity.devices().len(),
                         place: row.id,
                         since: Some(since),
                         reason,

@@ -1,13 +1,15 @@
 //! Trials that do not report the metric by which their search decides: what their users read about it.
 
+use det_config::experiment::ExperimentConfig;
+use det_config::hyperparameters::SearchMethod;
 use det_ids::TrialId;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::trial::TrialState;
-use det_orchestrator::LogLevel;
+use det_orchestrator::{LogLevel, SearchedMetrics};
 use det_store::events::NewEvent;
-use det_store::experiments::SearcherKind;
+use det_store::experiments::{ExperimentRow, SearcherKind};
 use det_store::metrics::{StoredReport, number};
-use det_store::trials::TrialRow;
+use det_store::trials::{Sort, TrialRow};
 use det_store::{StoreError, WriteTx, experiments, trials};
 
 use crate::app::context::Context;
@@ -16,6 +18,11 @@ use crate::app::context::Context;
 const MOST_NAMES: usize = 20;
 /// Characters of a name that are shown at most.
 const MOST_OF_NAME: usize = 100;
+
+/// How the sentence about a validation ends that is of no use.
+const USELESS: &str = ". The validation is recorded, and the search decides nothing by it";
+/// Trials of a search that failed, the first ones, that are looked at for what they reported.
+const LOOKED_AT: i64 = 100;
 
 /// Why a validation is of no use to the search. `metric` = the searcher's, `time` = its time metric, where it has one.
 pub(crate) fn unusable(metric: &str, time: Option<&str>, report: &StoredReport) -> String {
@@ -51,9 +58,45 @@ pub(crate) fn unusable(metric: &str, time: Option<&str>, report: &StoredReport) 
         [] => format!("searcher metric \"{metric}\" has no usable value"),
         problems => problems.join(", "),
     };
-    format!(
-        "{problems}; reported validation metrics: {reported}. The validation is recorded, and the search decides nothing by it"
+    format!("{problems}; reported validation metrics: {reported}{USELESS}")
+}
+
+/// The metric that the search measures training time by, where it does.
+pub(crate) fn time_metric(config: &ExperimentConfig) -> Option<String> {
+    match &config.searcher.method {
+        SearchMethod::AsyncHalving { time_metric, .. }
+        | SearchMethod::AdaptiveAsha { time_metric, .. } => Some(time_metric.clone()),
+        SearchMethod::Single | SearchMethod::Random { .. } | SearchMethod::Grid { .. } => None,
+    }
+}
+
+/// By what the search of an experiment decides, and what the first of its trials that a notice is about reported in
+/// place of it.
+pub(crate) async fn of_search(
+    tx: &mut WriteTx,
+    experiment: &ExperimentRow,
+    config: &ExperimentConfig,
+) -> Result<SearchedMetrics, StoreError> {
+    let (first, _) = trials::list(
+        &mut tx.conn(),
+        experiment.id,
+        None,
+        Sort::Id,
+        false,
+        0,
+        LOOKED_AT,
     )
+    .await?;
+    let misses = first.iter().find_map(|trial| {
+        let notice = trial.notice.as_ref()?;
+        let misses = notice.strip_suffix(USELESS).unwrap_or(notice);
+        Some(format!("trial {}: {misses}", trial.id))
+    });
+    Ok(SearchedMetrics {
+        metric: experiment.searcher_metric.clone(),
+        time_metric: time_metric(config),
+        misses,
+    })
 }
 
 /// Stores what users should know of a trial's reports: with the trial, in its log and in the record.

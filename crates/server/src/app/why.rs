@@ -1,21 +1,21 @@
 //! Why a job runs or waits: from the rows and from the pool as scheduling sees it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, SlotId, quantity};
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::record::Subject;
 use det_lifecycle::state_name::StateName;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_scheduler::{Estimate, PlaceState, Policy, PoolSnapshot, Queue, SlotState, estimate};
-use det_store::events::EventRow;
 use det_store::experiments::SearcherKind;
 use det_store::places::PlaceRow;
 use det_store::trials::Sort;
-use det_store::{
-    Conn, StoreError, allocations, events, experiments, places, task_documents, trials,
-};
+use det_store::{allocations, events, experiments, places, task_documents, trials};
+use serde::Deserialize;
 
 use crate::app::context::Context;
+use crate::app::failures;
 use crate::app::jobs::{JobQueue, JobSubject, QueuedJob};
 use crate::app::managers::Managers;
 use crate::app::offload;
@@ -29,6 +29,10 @@ const MOST_ESTIMATES: usize = 8;
 const MOST_FAULTS: usize = 100;
 /// Places that are away that are named at most.
 const MOST_AWAY: usize = 100;
+/// Places that were given up that are looked at, the last ones.
+const MOST_LOST: i64 = 100;
+/// How long before a task was requested a place may have been given up to be named, microseconds: an hour.
+const LOST_BEFORE: i64 = 3_600_000_000;
 
 /// Everything that explains a job.
 #[derive(Debug, Clone)]
@@ -46,7 +50,7 @@ pub struct JobExplanation {
     /// The jobs of its workspace in other pools.
     pub workspace_held_in_other_pools: Vec<QueuedJob>,
     /// What failed in it, and of what, if it has ended in an error and the record contains it.
-    pub failure: Option<String>,
+    pub failure: Option<JobFailure>,
     /// How its pool decides, as users read it.
     pub scheduling: String,
     /// The rule by which it does.
@@ -61,6 +65,8 @@ pub struct JobExplanation {
     pub faults: Vec<(PlaceId, SlotId, String)>,
     /// The places of its pool that are away.
     pub away: Vec<AwayPlace>,
+    /// Places of its pool that were given up lately, newest first, if it waits.
+    pub lost: Vec<LostPlace>,
     /// How long places of its pool are waited for, microseconds.
     pub patience: i64,
     /// How the attempt before each of its waiting ones ended, and when, where that is known.
@@ -69,6 +75,15 @@ pub struct JobExplanation {
     pub estimates: BTreeMap<AllocationId, Estimate>,
     /// Places and slots of each running allocation of the pool.
     pub placements: BTreeMap<AllocationId, Vec<(PlaceId, i64)>>,
+}
+
+/// What failed in a job that has ended in an error.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobFailure {
+    /// What failed, and of what, a sentence.
+    pub sentence: String,
+    /// The last lines of the code that failed; empty = none are known.
+    pub last_lines: Vec<String>,
 }
 
 /// A place that is away and waited for.
@@ -80,6 +95,26 @@ pub struct AwayPlace {
     pub since: i64,
     /// Until when it is waited for, microseconds.
     pub until: i64,
+}
+
+/// A place that was given up and is not back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostPlace {
+    /// Its id.
+    pub id: PlaceId,
+    /// How many slots it had.
+    pub slots: i64,
+    /// When it was given up, microseconds.
+    pub at: i64,
+    /// Why, a sentence.
+    pub reason: String,
+}
+
+/// What the record has of a place that was given up; older masters recorded none of it.
+#[derive(Deserialize)]
+struct LostDetail {
+    resource_pool: String,
+    slots: i64,
 }
 
 /// How many places and slots a pool has.
@@ -221,6 +256,7 @@ impl Explanations {
         let workspace = entry.as_ref().map(|entry| entry.job.workspace_id);
         let rows = self.places_of(&pool).await?;
         let patience = self.pools.reconnect_patience_micros(&pool);
+        let lost = self.lost(entry.as_ref(), &pool).await?;
         let (here, in_other_pools): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|entry| entry.job.resource_pool == pool);
@@ -237,6 +273,7 @@ impl Explanations {
             scheduling: self.scheduling(&pool),
             faults: faults(&rows),
             away: away(&rows, patience),
+            lost,
             patience,
             last_ends,
             failure,
@@ -265,6 +302,45 @@ impl Explanations {
         Ok(rows.filter(|row| row.resource_pool == pool).collect())
     }
 
+    /// The places of a pool that were given up since shortly before the first waiting task of a job was requested, and that
+    /// are not back.
+    async fn lost(&self, entry: Option<&QueuedJob>, pool: &str) -> AppResult<Vec<LostPlace>> {
+        let own = entry.into_iter().flat_map(|entry| &entry.allocations);
+        let waiting = own.filter(|row| row.placed_at.is_none());
+        let Some(since) = waiting.map(|row| row.requested_at).min() else {
+            return Ok(Vec::new());
+        };
+        let since = since.saturating_sub(LOST_BEFORE);
+        let mut conn = self.context.store.read().await?;
+        let conn = &mut conn.conn();
+        let events = events::lost_places(conn, MOST_LOST).await?;
+        let known: BTreeSet<PlaceId> = (places::list(conn).await?.into_iter())
+            .map(|row| row.id)
+            .collect();
+        let mut lost: Vec<LostPlace> = Vec::new();
+        for event in events.into_iter().take_while(|event| event.at >= since) {
+            let detail = event.detail.as_deref().map(serde_json::from_str);
+            let (Subject::Place(id), Some(Ok(detail))) = (event.subject, detail) else {
+                continue;
+            };
+            let LostDetail {
+                resource_pool,
+                slots,
+            } = detail;
+            // One that came back and was lost again is lost once.
+            let is_here = resource_pool == pool && !known.contains(&id);
+            if is_here && !lost.iter().any(|other| other.id == id) {
+                lost.push(LostPlace {
+                    id,
+                    slots,
+                    at: event.at,
+                    reason: event.reason.unwrap_or_default(),
+                });
+            }
+        }
+        Ok(lost)
+    }
+
     /// How the attempt before each of the first waiting ones of a job ended.
     async fn last_ends(
         &self,
@@ -291,18 +367,17 @@ impl Explanations {
 
     /// What failed in an experiment that ended in an error: its first trial that did, else itself. Of a task, its last
     /// attempt.
-    async fn failure(&self, subject: &JobSubject) -> AppResult<Option<String>> {
+    async fn failure(&self, subject: &JobSubject) -> AppResult<Option<JobFailure>> {
         let mut conn = self.context.store.read().await?;
         let conn = &mut conn.conn();
         let row = match subject {
             JobSubject::Experiment(row) if row.state == ExperimentState::Errored => row,
             JobSubject::Task { row, .. } if row.state == TaskState::Ended(TaskEnd::Failed) => {
-                let Ok(attempt) = u32::try_from(row.attempts) else {
-                    return Ok(None);
-                };
-                let last = allocations::find(conn, &row.id.allocation(attempt)).await?;
-                let reason = last.and_then(|last| last.exit_reason);
-                return Ok(reason.map(|reason| format!("it failed: {reason}")));
+                let failure = failures::of_task(conn, row).await?;
+                return Ok(failure.map(|failure| JobFailure {
+                    sentence: format!("it failed: {}", failure.reason),
+                    last_lines: failure.last_lines,
+                }));
             }
             JobSubject::Experiment(_) | JobSubject::Task { .. } => return Ok(None),
         };
@@ -310,15 +385,22 @@ impl Explanations {
         let (first, all) =
             trials::list(conn, row.id, Some(&errored), Sort::Id, false, 0, 1).await?;
         let Some(trial) = first.first() else {
-            let reason = reason_of_failure(conn, "experiment", &row.id.to_string()).await?;
-            return Ok(reason.map(|reason| format!("experiment {} failed: {reason}", row.id)));
+            let id = row.id.to_string();
+            let reason = failures::reason_in_record(conn, "experiment", &id).await?;
+            return Ok(reason.map(|reason| JobFailure {
+                sentence: format!("experiment {id} failed: {reason}"),
+                last_lines: Vec::new(),
+            }));
         };
-        let reason = reason_of_failure(conn, "trial", &trial.id.to_string()).await?;
         let more = match u64::try_from(all - 1) {
             Ok(0) | Err(_) => String::new(),
             Ok(more) => format!("; {} failed", quantity(more, "more trial")),
         };
-        Ok(reason.map(|reason| format!("trial {} failed: {reason}{more}", trial.id)))
+        let failure = failures::of_trial(conn, trial).await?;
+        Ok(failure.map(|failure| JobFailure {
+            sentence: format!("trial {} failed: {}{more}", trial.id, failure.reason),
+            last_lines: failure.last_lines,
+        }))
     }
 
     /// The task of a job that asks for nothing, and its pool.
@@ -459,44 +541,6 @@ fn away(rows: &[PlaceRow], patience: i64) -> Vec<AwayPlace> {
         })
     });
     away.take(MOST_AWAY).collect()
-}
-
-/// Events that are looked through for a reason at a time, and their bytes.
-const EVENTS: (i64, i64) = (1_000, 1 << 20);
-/// Pages of events that are looked through at most.
-const MOST_PAGES: usize = 16;
-
-/// Why something began to fail, as the record has it: the last time that it did. `None` = the record has no reason.
-async fn reason_of_failure(
-    conn: &mut Conn<'_>,
-    kind: &str,
-    id: &str,
-) -> Result<Option<String>, StoreError> {
-    let (mut found, mut after) = (None, 0);
-    for _ in 0..MOST_PAGES {
-        let events = events::list(conn, after, Some((kind, id)), EVENTS.0, EVENTS.1).await?;
-        let Some(last) = events.last() else {
-            break;
-        };
-        after = last.id;
-        for event in events {
-            if begins_to_fail(&event)? {
-                found = event.reason.filter(|reason| !reason.is_empty());
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Whether an event of an experiment or a trial is that it began to fail.
-fn begins_to_fail(event: &EventRow) -> Result<bool, StoreError> {
-    let (from, to) = event.states()?;
-    Ok(match to {
-        Some(StateName::StoppingError) => true,
-        // What was stopping has its reason already.
-        Some(StateName::Error) => from != Some(StateName::StoppingError),
-        _ => false,
-    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The job queue and resource pools.
 
+use det_agent_proto::ContainerState;
+use det_taskspec::{ContainerExit, ExitCause};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -291,6 +293,37 @@ async fn a_job_names_the_agent_that_is_away() {
 }
 
 #[tokio::test]
+async fn a_job_that_waits_names_the_agent_that_was_given_up() {
+    let pools = "[{pool_name: default, agent_reconnect_wait: 0s}]";
+    let cluster =
+        Cluster::start_with(&[("launch_error", "false"), ("resource_pools", pools)]).await;
+    let client = cluster.determined().await;
+    drop(cluster.agent("a1", 4).await);
+    let is_gone = |answer: &Value| answer["agents"] == json!([]);
+    cluster.until(&client, "/api/v1/agents", is_gone).await;
+    cluster.experiment("waiter", 1).await;
+    let jobs = client.get("/api/v1/job-queues").await.ok();
+    let why = format!(
+        "/api/v1/job-queues/{}/why",
+        jobs["jobs"][0]["jobId"].as_str().unwrap()
+    );
+    let explanation = client.get(&why).await.ok();
+    let lost = &explanation["pool"]["agentsLost"];
+    assert_eq!(lost.as_array().unwrap().len(), 1, "{explanation}");
+    assert_eq!(
+        (&lost[0]["agent"], &lost[0]["slots"]),
+        (&json!("a1"), &json!(4))
+    );
+    let reason = lost[0]["reason"].as_str().unwrap();
+    assert!(reason.contains("agent \"a1\" was away for "), "{reason}");
+    // Another one by this name has joined, and does not run the job: nothing is missing of it.
+    let _agent = cluster.agent("a1", 0).await;
+    let explanation = client.get(&why).await.ok();
+    assert_eq!(explanation["pool"]["agentsLost"], json!([]));
+    cluster.stop().await;
+}
+
+#[tokio::test]
 #[expect(clippy::too_many_lines, reason = "one history, step by step")]
 async fn a_job_explains_why_it_waits() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
@@ -502,7 +535,16 @@ async fn a_failed_experiment_is_explained_by_what_failed_in_it() {
     let client = cluster.determined().await;
     let jobs = client.get("/api/v1/job-queues").await.ok();
     let job = jobs["jobs"][0]["jobId"].as_str().unwrap().to_owned();
-    agent.exits(&spec, 3).await;
+    let cause = ExitCause {
+        at: 1,
+        rank: None,
+        exit_code: None,
+        last_lines: vec!["step 1".into(), "KeyError: 'lr'".into()],
+    };
+    let exit = ContainerExit::Exited { code: 3 };
+    let cause = Some(cause);
+    let ended = ContainerState::Terminated { exit, cause };
+    agent.report(&spec, ended).await;
     let failed = |answer: &Value| answer["experiment"]["state"] == "STATE_ERROR";
     cluster
         .until(&client, "/api/v1/experiments/1", failed)
@@ -512,6 +554,16 @@ async fn a_failed_experiment_is_explained_by_what_failed_in_it() {
     assert_eq!(
         why["summary"],
         "it has ended (ERROR): trial 1 failed: the code ended with exit code 3"
+    );
+    let lines = json!(["step 1", "KeyError: 'lr'"]);
+    assert_eq!(why["lastLines"], lines);
+    let trial = client.get("/api/v1/trials/1").await.ok();
+    let failure = &trial["trial"]["lastFailure"];
+    assert_eq!(failure["reason"], "the code ended with exit code 3");
+    assert_eq!(failure["lastLines"], lines);
+    assert_eq!(
+        failure["allocationId"],
+        json!(spec.allocation_id.to_string())
     );
     cluster.stop().await;
 }

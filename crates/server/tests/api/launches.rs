@@ -535,6 +535,13 @@ async fn work_without_slots_is_not_named_where_slots_are_waited_for() {
     let why = cluster.until(&ada, &path, explained).await;
     assert_eq!(why["aheadCount"], 1);
     assert_eq!(why["ahead"][0]["entityId"], json!(holder));
+    // Nor is what has slots named where none are asked for.
+    let why = ada
+        .get(&format!("/api/v1/job-queues/{light}/why"))
+        .await
+        .ok();
+    assert_eq!(why["aheadCount"], 0, "{why}");
+    let why = ada.get(&path).await.ok();
     let basis = why["waiting"][0]["estimateBasis"].as_str().unwrap();
     assert!(
         basis.contains(&holder) && !basis.contains(&light),

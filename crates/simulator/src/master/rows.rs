@@ -7,7 +7,8 @@ use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
-    Allocation, Container, Experiment, Place, SearchState, Task, Terms, Trial, Unreadable,
+    Allocation, Container, Experiment, Place, SearchState, SearchedMetrics, Task, Terms, Trial,
+    Unreadable,
 };
 use std::collections::BTreeSet;
 
@@ -62,6 +63,11 @@ impl det_orchestrator::Rows for Tx<'_> {
         }
         self.searches.insert(id);
         self.memory.searches.get_mut(&id)
+    }
+
+    fn searched_metrics(&self, _id: ExperimentId) -> Option<SearchedMetrics> {
+        // Only a sentence for users is made of them.
+        None
     }
 
     fn insert_search(&mut self, id: ExperimentId, search: SearchState) {

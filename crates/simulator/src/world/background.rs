@@ -140,6 +140,7 @@ impl Passes<'_> {
                     let given_up = Decide::PlaceGivenUp {
                         place: agent.id,
                         since: Some(since),
+                        slots: 0,
                         reason: "the agent was away for too long".to_owned(),
                     };
                     self.change(|tx| tx.advance([given_up]))?;

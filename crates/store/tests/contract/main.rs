@@ -299,6 +299,7 @@ suite! {
         what_a_live_row_belongs_to_is_loaded_before_it_is_added,
         tokens_act_for_their_allocation_until_they_expire,
         places_are_replaced_and_removed,
+        the_places_that_were_given_up_are_known,
         an_agent_has_one_token,
         long_lists_of_ids_are_answered,
         an_older_store_knows_where_its_containers_run,

@@ -4,15 +4,18 @@ use det_ids::{CheckpointId, ExperimentId, JobId, SlotId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::place::Capacity;
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::state_name::StateName;
 use det_lifecycle::task::{Demand, Stop, TaskEnd, TaskState};
 use det_lifecycle::trial::{Stop as TrialStop, TrialState};
 use det_scheduler::{Service, Services};
 use det_store::agent_tokens;
 use det_store::allocations::{self, AllocationRow, TaskRow};
+use det_store::events::{self, NewEvent};
 use det_store::places::{self, PlaceRow};
 use det_store::trials::{self, Sort};
 use det_store::{StoreError, checkpoints, experiments, metrics, workspaces};
+use serde_json::json;
 
 use crate::rows::{
     add_allocation, add_container, allocation, checkpoint, container, edit_allocation, edit_task,
@@ -567,6 +570,29 @@ fn place(id: &str) -> PlaceRow {
         registered_at: 5,
         disconnected_at: None,
     }
+}
+
+pub(crate) async fn the_places_that_were_given_up_are_known(world: &World) {
+    let gone = |id: &str, kind| NewEvent::new(ActorName::Master, Subject::Place(id.into()), kind);
+    let of_places = [
+        gone("a", EventKind::Removed).detail(json!({"slots": 4})),
+        gone("a", EventKind::Connected),
+        gone("b", EventKind::Removed),
+    ];
+    for event in of_places {
+        world
+            .write(move |tx| Box::pin(async move { events::append(tx, event).await }))
+            .await
+            .unwrap();
+    }
+    let lost = read!(world, conn => events::lost_places(conn, 10).await);
+    let lost_ids: Vec<String> = lost.iter().map(|e| e.subject.to_string()).collect();
+    assert_eq!(lost_ids, ["b", "a"]);
+    assert_eq!(lost[1].detail.as_deref(), Some(r#"{"slots":4}"#));
+    assert_eq!(
+        read!(world, conn => events::lost_places(conn, 1).await).len(),
+        1
+    );
 }
 
 pub(crate) async fn places_are_replaced_and_removed(world: &World) {

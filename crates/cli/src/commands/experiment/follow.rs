@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::outcome::{note_best_trial, note_failure, note_missing_metric};
 use super::progress::{Display, SearchView};
 use super::{first_trial, get, path_below};
+use crate::commands::failures;
 use crate::commands::logs::{self, LogArgs, LogSource};
 use crate::commands::watching::{Retries, until_ctrl_c};
 use crate::error::{CliError, Exit};
@@ -100,6 +101,8 @@ pub(crate) async fn wait(client: &Client, args: &WaitArgs) -> Result<ExitCode, C
                 let trials = all_trials(client, id).await?;
                 note_failure(client, experiment, &trials).await?;
                 note_metric_missing_in(experiment, &trials);
+            } else {
+                note_failure(client, experiment, &failed_trials(client, id).await?).await?;
             }
             return Ok(code_for(&now));
         }
@@ -116,10 +119,22 @@ async fn first_trial_logs(client: &Client, id: ExperimentId) -> Result<ExitCode,
     let now = state_after_logs(client, id).await?;
     if is_terminal(&now) {
         output::note(format_args!("experiment {id} has ended: {now}"));
+        if now == "ERROR" {
+            note_reason(client, trial).await?;
+        }
     } else {
         output::note(format_args!("experiment {id} is {now}"));
     }
     Ok(code_for(&now))
+}
+
+/// Prints of what a trial failed; the last lines of its code were shown with its log.
+async fn note_reason(client: &Client, trial: TrialId) -> Result<(), CliError> {
+    let shown = failures::trial(client, &trial.to_string()).await?;
+    if let Some(reason) = shown.as_ref().and_then(failures::reason) {
+        output::note(format_args!("trial {trial} failed: {reason}"));
+    }
+    Ok(())
 }
 
 async fn wait_for_first_trial(client: &Client, id: ExperimentId) -> Result<TrialId, CliError> {
@@ -210,14 +225,21 @@ pub(super) async fn all_trials(
     client: &Client,
     id: ExperimentId,
 ) -> Result<Vec<Value>, ClientError> {
-    client
-        .list(
-            &path_below(id, "trials"),
-            &Query::new(),
-            "trials",
-            Paging::all(500),
-        )
-        .await
+    trials(client, id, &Query::new()).await
+}
+
+/// The trials of an experiment that failed.
+async fn failed_trials(client: &Client, id: ExperimentId) -> Result<Vec<Value>, ClientError> {
+    trials(client, id, &Query::new().with("states", "STATE_ERROR")).await
+}
+
+async fn trials(
+    client: &Client,
+    id: ExperimentId,
+    query: &Query,
+) -> Result<Vec<Value>, ClientError> {
+    let path = path_below(id, "trials");
+    client.list(&path, query, "trials", Paging::all(500)).await
 }
 
 /// Whether an experiment in this state, as the API names it, has ended.

@@ -54,6 +54,7 @@ pub(crate) async fn experiments(
         .client
         .list(&path, &query, "experiments", paging)
         .await?;
+    args.paging.note_pages(experiments.len());
     listing(&experiments, args.show_project, args.all).print(args.format.format(), &experiments)
 }
 
@@ -111,6 +112,7 @@ pub(crate) async fn trials(client: &Client, args: ListTrialsArgs) -> Result<(), 
             args.paging.paging(200),
         )
         .await?;
+    args.paging.note_pages(trials.len());
     let format = args.format.format();
     let mut listing = Listing::new([
         "Trial ID",

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_client::{Client, ClientError, Query, api_path};
 use serde_json::Value;
 
+use crate::commands::failures;
 use crate::error::CliError;
 use crate::output;
 use crate::values::{items, members, number, rounded, state, text};
@@ -71,49 +72,69 @@ fn missing_metric<'a>(
     ))
 }
 
-/// Prints why an experiment that ended in an error did, what its failed trials failed of, or, where none failed, what the
-/// record of changes has of its end; and why one could not be deleted.
+/// Prints what the failed trials of an experiment failed of, with the last lines of the code of one; where an experiment
+/// without any ended in an error, what the record of changes has of its end; and why one could not be deleted. `trials` has
+/// at least those that failed.
 pub(super) async fn note_failure(
     client: &Client,
     experiment: &Value,
     trials: &[Value],
 ) -> Result<(), CliError> {
     let id = text(experiment, "id");
-    match state(experiment, "state").as_str() {
-        "ERROR" => {}
-        "DELETE_FAILED" => {
-            if let Some(reason) = reason_of(client, "experiment", &id, is_failed_deletion).await? {
-                output::note(format_args!("experiment {id} was not deleted: {reason}"));
-            }
-            return Ok(());
+    let now = state(experiment, "state");
+    if now == "DELETE_FAILED" {
+        if let Some(reason) = reason_of(client, "experiment", &id, is_failed_deletion).await? {
+            output::note(format_args!("experiment {id} was not deleted: {reason}"));
         }
-        _ => return Ok(()),
+        return Ok(());
     }
     let failed: Vec<String> = trials
         .iter()
         .filter(|trial| state(trial, "state") == "ERROR")
         .map(|trial| text(trial, "id"))
         .collect();
-    let mut by_reason: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut by_reason: BTreeMap<String, (Vec<&str>, Value)> = BTreeMap::new();
     for id in failed.iter().take(ASKED) {
-        if let Some(reason) = reason_of(client, "trial", id, begins_to_fail).await? {
-            by_reason.entry(reason).or_default().push(id);
+        let Some(trial) = failures::trial(client, id).await? else {
+            continue;
+        };
+        if let Some(reason) = failures::reason(&trial) {
+            let lines = || trial["lastFailure"]["lastLines"].clone();
+            let alike = by_reason
+                .entry(reason)
+                .or_insert_with(|| (Vec::new(), lines()));
+            alike.0.push(id);
         }
     }
-    for (reason, ids) in &by_reason {
-        let trials = if ids.len() == 1 { "trial" } else { "trials" };
-        output::note(format_args!("{trials} {} failed: {reason}", ids.join(", ")));
+    for (reason, (ids, last_lines)) in &by_reason {
+        output::note(failures::with_last_lines(
+            &of_trials(ids, reason),
+            last_lines,
+        ));
     }
     if failed.len() > ASKED {
         let more = quantity((failed.len() - ASKED) as u64, "more trial");
         output::note(format_args!("{more} failed"));
     }
     if failed.is_empty()
+        && now == "ERROR"
         && let Some(reason) = reason_of(client, "experiment", &id, begins_to_fail).await?
     {
         output::note(format_args!("experiment {id} failed: {reason}"));
     }
     Ok(())
+}
+
+/// That these trials failed for one reason; the lines that may follow are those of the first.
+fn of_trials(ids: &[&str], reason: &str) -> String {
+    match ids {
+        [id] => format!("trial {id} failed: {reason}"),
+        [first, ..] => format!(
+            "trials {} failed, here is trial {first}: {reason}",
+            ids.join(", ")
+        ),
+        [] => reason.to_owned(),
+    }
 }
 
 /// Whether an event is the beginning of an end in an error.

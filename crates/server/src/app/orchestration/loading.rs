@@ -9,13 +9,16 @@ use det_ids::{
 use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::TrialCounts;
-use det_orchestrator::{Container, Event, Need, Place, SearchState, Terms, Unreadable};
+use det_orchestrator::{
+    Container, Event, Need, Place, SearchState, SearchedMetrics, Terms, Unreadable,
+};
 use det_store::allocations::ContainerRow;
 use det_store::places::PlaceRow;
 use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
 
 use super::{CORE, Orchestration};
 use crate::app::configs::log_retention_days;
+use crate::app::searched_metric;
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
 
@@ -32,6 +35,7 @@ pub(super) struct Facts {
     pub(super) named: HashMap<(ExperimentId, RequestId), TrialId>,
     pub(super) restart_forbidden: HashMap<TrialId, Option<String>>,
     pub(super) task_counts: HashMap<TrialId, usize>,
+    pub(super) searched_metrics: HashMap<ExperimentId, SearchedMetrics>,
     pub(super) pools: HashMap<JobId, String>,
     pub(super) places: HashMap<PlaceId, Place>,
     pub(super) live_containers: HashMap<PlaceId, Vec<Container>>,
@@ -74,6 +78,16 @@ impl Facts {
                 self.live_trial_counts.insert(id, count);
             }
             Need::Search(id) => self.load_search(service, tx, id).await?,
+            Need::SearchedMetrics(id) => {
+                tx.load_experiment(id).await?;
+                let row = tx.live_rows().experiment(id).map(|row| (*row).clone());
+                if let Some(row) = row
+                    && let Ok(config) = service.configs.of(&row)
+                {
+                    let metrics = searched_metric::of_search(tx, &row, &config).await?;
+                    self.searched_metrics.insert(id, metrics);
+                }
+            }
             Need::TrialCounts(id) => {
                 let counts = trials::counts(&mut tx.conn(), id).await?;
                 self.trial_counts.insert(id, counts);

@@ -6,7 +6,8 @@ use det_ids::{
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
-    Allocation, Container, Experiment, Place, Rows, SearchState, Task, Terms, Trial, Unreadable,
+    Allocation, Container, Experiment, Place, Rows, SearchState, SearchedMetrics, Task, Terms,
+    Trial, Unreadable,
 };
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::live_rows::LiveRows;
@@ -79,6 +80,10 @@ impl Rows for TxRows<'_> {
             Some((of, search)) if *of == id => Some(search),
             _ => None,
         }
+    }
+
+    fn searched_metrics(&self, id: ExperimentId) -> Option<SearchedMetrics> {
+        self.facts.searched_metrics.get(&id).cloned()
     }
 
     fn insert_search(&mut self, id: ExperimentId, search: SearchState) {

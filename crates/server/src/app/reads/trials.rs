@@ -17,6 +17,7 @@ use det_store::trials::{self, Sort, TrialRow};
 use det_store::{Store, StoreError};
 use serde_json::Value;
 
+use crate::app::failures::{self, Failure};
 use crate::app::reads::experiments::listing;
 use crate::app::reads::paging;
 use crate::app::reads::phase::{Phase, StateFilter};
@@ -53,6 +54,8 @@ pub struct TrialParts {
     pub best_checkpoint: Option<CheckpointRow>,
     /// Failures that its experiment forgives: restarts beyond are not shown.
     pub max_restarts: i64,
+    /// Why it has failed, or was last started again after a failure; looked up where one trial is read.
+    pub failure: Option<Failure>,
 }
 
 /// A trial with its parts.
@@ -98,7 +101,11 @@ pub(crate) async fn compacted(
     let row = find(store, actor, id).await?;
     let experiment = reads::experiments::find(store, actor, row.experiment_id).await?;
     let mut whole = with_parts(store, &experiment, vec![row]).await?;
-    whole.pop().ok_or_else(|| AppError::not_found("trial", id))
+    let (row, mut parts) = whole
+        .pop()
+        .ok_or_else(|| AppError::not_found("trial", id))?;
+    parts.failure = failures::of_trial(&mut store.read().await?.conn(), &row).await?;
+    Ok((row, parts))
 }
 
 /// One page of an experiment's trials, each with its parts.
@@ -356,6 +363,7 @@ async fn with_parts(
             summaries: summaries.remove(&row.id).unwrap_or_default(),
             best_checkpoint: best.remove(&row.id),
             max_restarts,
+            failure: None,
         };
         (row, parts)
     };

@@ -1,7 +1,7 @@
 //! Why a job runs or waits, as clients see it.
 
 use det_api_types::jobs::{
-    AwayAgent, ExplainJobResponse, JobAhead, PoolSituation, SlotHolder, WaitingTask,
+    AwayAgent, ExplainJobResponse, JobAhead, LostAgent, PoolSituation, SlotHolder, WaitingTask,
 };
 use det_api_types::wire::{Float, Timestamp};
 use det_ids::{AllocationId, PlaceId};
@@ -11,7 +11,7 @@ use det_scheduler::{Estimate, Policy, WaitKind};
 use det_store::allocations::{AllocationRow, TaskRow};
 
 use crate::app::jobs::{JobSubject, QueuedJob};
-use crate::app::why::JobExplanation;
+use crate::app::why::{JobExplanation, JobFailure};
 use crate::http::views::jobs::scheduler_type;
 use crate::http::views::tasks::{is_stopping, wait_reason};
 use crate::labels::TaskLabel;
@@ -73,9 +73,9 @@ pub fn explanation(explanation: &JobExplanation) -> ExplainJobResponse {
                 .filter(|_| priorities)
                 .unwrap_or(explanation.queue.len());
             let others = explanation.queue[..end].iter();
-            // What has no slots and asks for none is in no way of what asks for slots.
+            // What asks for slots and what asks for none are in no way of each other.
             let is_concerned = |entry: &&QueuedJob| {
-                !asks_for_slots || entry.requested_slots() > 0 || entry.allocated_slots > 0
+                asks_for_slots == (entry.requested_slots() > 0 || entry.allocated_slots > 0)
             };
             others
                 .filter(|entry| entry.job.id != *job_id)
@@ -137,6 +137,9 @@ pub fn explanation(explanation: &JobExplanation) -> ExplainJobResponse {
         ahead_count: i64::try_from(ahead_count).unwrap_or(i64::MAX),
         held_by,
         workspace_held_in_other_pools,
+        last_lines: (explanation.failure.as_ref())
+            .map(|failure| failure.last_lines.clone())
+            .unwrap_or_default(),
     }
 }
 
@@ -223,7 +226,7 @@ fn summary(explanation: &JobExplanation, waiting: usize) -> String {
             "it has ended ({}): it ran outside the cluster (unmanaged)",
             state.stored_name()
         ),
-        state if !state.is_live() => ended(state.stored_name(), explanation.failure.as_deref()),
+        state if !state.is_live() => ended(state.stored_name(), explanation.failure.as_ref()),
         ExperimentState::Stopping(_) => {
             "it is being stopped: it ends when its running tasks have ended".to_owned()
         }
@@ -251,14 +254,14 @@ fn summary_of_task(row: &TaskRow, explanation: &JobExplanation, waiting: usize) 
         TaskState::Queued | TaskState::Running | TaskState::Stopping(_) => {
             in_queue(explanation, waiting)
         }
-        TaskState::Ended(_) => ended(row.state.name(), explanation.failure.as_deref()),
+        TaskState::Ended(_) => ended(row.state.name(), explanation.failure.as_ref()),
     }
 }
 
 /// What has ended, and of what it failed where that is known.
-fn ended(state: &str, failure: Option<&str>) -> String {
+fn ended(state: &str, failure: Option<&JobFailure>) -> String {
     match failure {
-        Some(failure) => format!("it has ended ({state}): {failure}"),
+        Some(failure) => format!("it has ended ({state}): {}", failure.sentence),
         None => format!("it has ended ({state}): it asks for nothing any more"),
     }
 }
@@ -307,6 +310,14 @@ fn pool(explanation: &JobExplanation) -> PoolSituation {
                 since: Timestamp(away.since),
                 waited_until: Timestamp(away.until),
                 holds: held_on(explanation, &away.id),
+            })
+            .collect(),
+        agents_lost: (explanation.lost.iter())
+            .map(|lost| LostAgent {
+                agent: lost.id.to_string(),
+                slots: lost.slots,
+                at: Timestamp(lost.at),
+                reason: lost.reason.clone(),
             })
             .collect(),
         reconnect_wait_seconds: explanation.patience / 1_000_000,

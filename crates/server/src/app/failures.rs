@@ -1,0 +1,155 @@
+//! Why a trial or a task has failed, as the rows have it: the reason of its last attempt, and the last lines of its code.
+
+use det_ids::AllocationId;
+use det_lifecycle::allocation::{AllocationExit, AllocationState};
+use det_lifecycle::container::ObservedState;
+use det_lifecycle::state_name::StateName;
+use det_lifecycle::trial::TrialState;
+use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
+use det_store::events::EventRow;
+use det_store::trials::TrialRow;
+use det_store::{Conn, StoreError, allocations, events};
+
+/// Attempts that are looked through, newest first, for one that failed.
+const MOST_ATTEMPTS: u32 = 8;
+/// Events that are looked through for a reason at a time, and their bytes.
+const EVENTS: (i64, i64) = (1_000, 1 << 20);
+/// Pages of events that are looked through at most.
+const MOST_PAGES: usize = 16;
+
+/// How something failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What failed, a sentence for users.
+    pub reason: String,
+    /// The attempt that failed; `None` = none is known.
+    pub allocation_id: Option<AllocationId>,
+    /// When that ended, microseconds.
+    pub ended_at: Option<i64>,
+    /// The last lines of its code, shortened; of a gang those of the rank that failed first.
+    pub last_lines: Vec<String>,
+}
+
+impl Failure {
+    fn of_attempt(row: AllocationRow, reason: String, last_lines: Vec<String>) -> Self {
+        Self {
+            reason,
+            allocation_id: Some(row.id),
+            ended_at: row.ended_at,
+            last_lines,
+        }
+    }
+}
+
+/// Why a trial has failed, or why it was last started again after a failure. `None` = it has done neither, or the rows have
+/// no reason.
+pub(crate) async fn of_trial(
+    conn: &mut Conn<'_>,
+    trial: &TrialRow,
+) -> Result<Option<Failure>, StoreError> {
+    let has_failed = trial.state == TrialState::Errored;
+    if !has_failed && (trial.ended_at.is_some() || trial.restarts == 0) {
+        return Ok(None);
+    }
+    let task = allocations::find_task(conn, &trial.task_id).await?;
+    let attempt = match task {
+        Some(task) => last_failed(conn, &task).await?,
+        None => None,
+    };
+    if !has_failed {
+        return Ok(attempt);
+    }
+    let recorded = reason_in_record(conn, "trial", &trial.id.to_string()).await?;
+    Ok(match (recorded, attempt) {
+        (Some(reason), Some(attempt)) => Some(Failure { reason, ..attempt }),
+        (Some(reason), None) => Some(Failure {
+            reason,
+            allocation_id: None,
+            ended_at: trial.ended_at,
+            last_lines: Vec::new(),
+        }),
+        (None, attempt) => attempt,
+    })
+}
+
+/// How the last attempt of a task that has failed ended.
+pub(crate) async fn of_task(
+    conn: &mut Conn<'_>,
+    task: &TaskRow,
+) -> Result<Option<Failure>, StoreError> {
+    let Ok(number) = u32::try_from(task.attempts) else {
+        return Ok(None);
+    };
+    let Some(last) = allocations::find(conn, &task.id.allocation(number)).await? else {
+        return Ok(None);
+    };
+    let Some(reason) = last.exit_reason.clone() else {
+        return Ok(None);
+    };
+    let lines = last_lines(&allocations::containers(conn, &last.id).await?);
+    Ok(Some(Failure::of_attempt(last, reason, lines)))
+}
+
+/// The newest attempt of a task that ended in a failure.
+async fn last_failed(conn: &mut Conn<'_>, task: &TaskRow) -> Result<Option<Failure>, StoreError> {
+    let newest = u32::try_from(task.attempts).unwrap_or(0);
+    for number in (1..=newest).rev().take(MOST_ATTEMPTS as usize) {
+        let Some(row) = allocations::find(conn, &task.id.allocation(number)).await? else {
+            continue;
+        };
+        let failed = matches!(
+            row.state,
+            AllocationState::Terminated {
+                exit: AllocationExit::Failed { .. } | AllocationExit::Infrastructure { .. }
+            }
+        );
+        if let (true, Some(reason)) = (failed, row.exit_reason.clone()) {
+            let lines = last_lines(&allocations::containers(conn, &row.id).await?);
+            return Ok(Some(Failure::of_attempt(row, reason, lines)));
+        }
+    }
+    Ok(None)
+}
+
+/// The last lines of the container that failed first.
+fn last_lines(containers: &[ContainerRow]) -> Vec<String> {
+    let causes = containers.iter().filter_map(|row| match &row.observed {
+        Some(ObservedState::Terminated { cause, .. }) if !row.daemon => cause.as_ref(),
+        _ => None,
+    });
+    let first = causes.min_by_key(|cause| cause.at);
+    first.map_or_else(Vec::new, |cause| cause.last_lines.clone())
+}
+
+/// Why something began to fail, as the record has it: the last time that it did. `None` = the record has no reason.
+pub(crate) async fn reason_in_record(
+    conn: &mut Conn<'_>,
+    kind: &str,
+    id: &str,
+) -> Result<Option<String>, StoreError> {
+    let (mut found, mut after) = (None, 0);
+    for _ in 0..MOST_PAGES {
+        let events = events::list(conn, after, Some((kind, id)), EVENTS.0, EVENTS.1).await?;
+        let Some(last) = events.last() else {
+            break;
+        };
+        after = last.id;
+        for event in events {
+            if begins_to_fail(&event)? {
+                found = event.reason.filter(|reason| !reason.is_empty());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether an event of an experiment or a trial is that it began to fail.
+fn begins_to_fail(event: &EventRow) -> Result<bool, StoreError> {
+    let (from, to) = event.states()?;
+    Ok(match to {
+        Some(StateName::StoppingError) => true,
+        // What was stopping has its reason already.
+        Some(StateName::Error) => from != Some(StateName::StoppingError),
+        _ => false,
+    })
+}
