@@ -14,7 +14,7 @@ use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use crate::layer_text::{LayerText, place_of_path, place_of_whole_path, read_layer};
 use crate::layers::{LoadedAgent, LoadedMaster, Sources};
 use crate::origin::{Layer, Position, Source};
-use crate::overrides::apply_all;
+use crate::overrides::{apply_all, unlikely as unlikely_overrides};
 use crate::policies::Policies;
 use crate::repair;
 use crate::schema::{
@@ -368,6 +368,7 @@ fn check_experiment(
         .over_templates(templates)?;
     let mut warnings = submitted.warnings.clone();
     warnings.extend(submitted.under(&[]).drawn());
+    warnings.extend(unlikely_overrides(text, overrides));
     if options.partial {
         submitted.checked()?;
     } else {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::errors::{ConfigError, ConfigErrors};
+use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
 use crate::origin::{Layer, Position, Source};
 use crate::quote::cut;
+use crate::schema::closest;
 use crate::yaml::{self, Node, Tree, parse_scalar, to_yaml};
 
 /// Applies overrides to a document, in order, later ones over earlier ones, and gives back the new text. Without overrides
@@ -38,6 +39,41 @@ pub(crate) fn apply_all<S: AsRef<str>>(root: &mut Node, overrides: &[S]) -> Vec<
         .iter()
         .filter_map(|text| apply(root, text.as_ref()).err())
         .collect()
+}
+
+/// Warnings about overrides that add a hyperparameter to a document which has one of a similar name. Any name of a
+/// hyperparameter is allowed, so that a misspelt one changes nothing and is silently added.
+pub fn unlikely<S: AsRef<str>>(text: &str, overrides: &[S]) -> Vec<ConfigWarning> {
+    // A text that is not YAML was refused before.
+    let Ok(root) = yaml::parse(text) else {
+        return Vec::new();
+    };
+    let keys = overrides.iter().filter_map(|text| {
+        let (key, _) = text.as_ref().split_once('=')?;
+        Some(key)
+    });
+    keys.filter_map(|key| unlikely_key(&root, key)).collect()
+}
+
+fn unlikely_key(root: &Node, key: &str) -> Option<ConfigWarning> {
+    let below = key.strip_prefix("hyperparameters.")?;
+    let mut group = root.get("hyperparameters")?;
+    for segment in below.split('.') {
+        // The keys of a range are checked by the schema.
+        if group.get("type").and_then(Node::text).is_some() {
+            return None;
+        }
+        let Some(found) = group.get(segment) else {
+            let near = closest(segment, group.members()?.keys().map(String::as_str))?;
+            let message = format!(
+                "is added by --config: the configuration has no such hyperparameter; did you mean \"{}\"?",
+                cut(near)
+            );
+            return Some(ConfigWarning::new(key, None, message));
+        };
+        group = found;
+    }
+    None
 }
 
 fn apply(root: &mut Node, text: &str) -> Result<(), ConfigError> {
@@ -141,5 +177,38 @@ fn merge(node: &mut Node, value: Node) {
             *ours = theirs;
             node.at = value.at;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_override_that_adds_a_hyperparameter_like_another_is_noticed() {
+        let text = "hyperparameters:\n  lr: 0.1\n  net:\n    layers: 3\n    act: {type: categorical, vals: [a]}\n";
+        let of = |key: &str| {
+            let found = unlikely(text, &[format!("{key}=5")]);
+            found.first().map(ToString::to_string)
+        };
+        assert_eq!(
+            of("hyperparameters.lrr").unwrap(),
+            "hyperparameters.lrr: is added by --config: the configuration has no such hyperparameter; did you mean \"lr\"?"
+        );
+        let nested = of("hyperparameters.net.layres").unwrap();
+        assert!(nested.ends_with("did you mean \"layers\"?"), "{nested}");
+        for fine in [
+            "hyperparameters.lr",
+            "hyperparameters.bs",
+            "hyperparameters.dropout",
+            "hyperparameters.net.layers",
+            "hyperparameters.net.act.typo",
+            "hyperparameters.lr.minval",
+            "searcher.metrik",
+            "name",
+        ] {
+            assert_eq!(of(fine), None, "{fine}");
+        }
+        assert_eq!(unlikely("[", &["hyperparameters.lrr=1"]), []);
     }
 }

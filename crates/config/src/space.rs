@@ -249,6 +249,9 @@ fn typed<'n>(
                 return None;
             }
             drawable(findings, at, log_problem(base, minval, maxval))?;
+            if let Some(warning) = no_exponents(base, minval, maxval) {
+                findings.warn(at, warning);
+            }
             Some(Hyperparameter::Log {
                 minval,
                 maxval,
@@ -256,6 +259,47 @@ fn typed<'n>(
                 count: count?,
             })
         }
+    }
+}
+
+/// The warning about `minval` and `maxval` of a `log` hyperparameter that look like values: they are exponents.
+fn no_exponents(base: f64, minval: f64, maxval: f64) -> Option<String> {
+    // A range of exponents within 1 that reaches far down spans next to nothing; large exponents lead to absurd values.
+    let small = minval > 0.0 && minval <= 0.1 && maxval <= 1.0;
+    let large = minval >= 8.0 && base.powf(maxval) >= 1e12;
+    if !(small || large) {
+        return None;
+    }
+    let as_exponent = |value: f64| rounded(value.ln() / base.ln());
+    let advice = if base > 1.0 {
+        format!(
+            "; for values from {minval} to {maxval} set minval to {} and maxval to {}",
+            as_exponent(minval),
+            as_exponent(maxval),
+        )
+    } else {
+        String::new()
+    };
+    Some(format!(
+        "minval and maxval of a \"log\" hyperparameter are exponents: its values are from {base}^{minval} = {} to \
+         {base}^{maxval} = {}{advice}",
+        rounded(base.powf(minval)),
+        rounded(base.powf(maxval)),
+    ))
+}
+
+/// A number as users read it, with four digits.
+fn rounded(number: f64) -> String {
+    let text = if number != 0.0 && !(1e-3..1e6).contains(&number.abs()) {
+        format!("{number:.3e}")
+    } else {
+        format!("{number:.4}")
+    };
+    match text.split_once('.') {
+        Some((_, tail)) if !tail.contains('e') => {
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+        _ => text,
     }
 }
 
@@ -467,5 +511,35 @@ pub(crate) mod as_json {
             let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
             D::Error::custom(texts.join("; "))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::no_exponents;
+
+    #[test]
+    fn exponents_that_look_like_values_are_noticed_with_the_range_that_follows() {
+        assert_eq!(
+            no_exponents(10.0, 0.0001, 0.1).unwrap(),
+            "minval and maxval of a \"log\" hyperparameter are exponents: its values are from 10^0.0001 = 1.0002 to 10^0.1 = \
+             1.2589; for values from 0.0001 to 0.1 set minval to -4 and maxval to -1"
+        );
+        let large = no_exponents(2.0, 16.0, 128.0).unwrap();
+        assert!(large.contains("2^128 = 3.403e38"), "{large}");
+        assert!(
+            large.ends_with("set minval to 4 and maxval to 7"),
+            "{large}"
+        );
+        for (base, minval, maxval) in [
+            (10.0, -4.0, -1.0),
+            (10.0, -4.0, 0.0),
+            (10.0, 0.0, 3.0),
+            (2.0, 4.0, 10.0),
+            (2.0, 0.5, 2.0),
+            (10.0, 1.0, 3.0),
+        ] {
+            assert_eq!(no_exponents(base, minval, maxval), None, "{base} {minval}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use det_client::ClientError;
 use det_config::document::{self, CheckOptions, DocumentKind};
 use det_config::errors::ConfigError;
-use det_config::{apply_overrides, yaml};
+use det_config::{apply_overrides, unlikely_overrides, yaml};
 use serde_json::{Value, json};
 
 use crate::error::CliError;
@@ -61,8 +61,39 @@ impl UserDocument {
             partial,
             ..CheckOptions::default()
         };
-        document::check(self.kind, &self.name, &self.text, options)?;
-        Ok(())
+        match document::check(self.kind, &self.name, &self.text, options) {
+            Ok(_) => Ok(()),
+            Err(_) if self.is_of_an_experiment() => Err(CliError::request(format!(
+                "{} is the configuration of an experiment (it has \"searcher\"), not of a task",
+                self.name
+            ))
+            .with_hint(format!(
+                "`det experiment create {} DIRECTORY` runs it, with the files of DIRECTORY",
+                self.name
+            ))),
+            Err(errors) => Err(errors.into()),
+        }
+    }
+
+    /// Whether the document is for a task, and what it has is for an experiment.
+    fn is_of_an_experiment(&self) -> bool {
+        let searcher = || {
+            yaml::parse(&self.text)
+                .ok()?
+                .to_value()
+                .get("searcher")
+                .cloned()
+        };
+        let for_a_task = matches!(self.kind, DocumentKind::Task | DocumentKind::TaskOf(_));
+        for_a_task && searcher().is_some_and(|searcher| searcher.is_object())
+    }
+
+    /// Prints a warning for each `--config` that probably was to change another key than it does. The master does not see
+    /// what came from the file.
+    pub(crate) fn warn_of_overrides(&self) {
+        for warning in unlikely_overrides(&self.text, &self.overrides) {
+            output::note(format_args!("warning: {warning}"));
+        }
     }
 
     /// The text to send: without overrides the file's own, byte for byte.

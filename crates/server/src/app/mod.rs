@@ -22,6 +22,7 @@ mod decisions;
 pub(crate) mod device_use;
 pub mod doctor;
 pub(crate) mod documents;
+pub(crate) mod entrypoint_script;
 pub(crate) mod existing;
 pub mod experiments;
 pub(crate) mod failures;

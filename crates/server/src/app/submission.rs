@@ -22,6 +22,7 @@ use crate::app::context::Context;
 use crate::app::documents::{
     check_size, config_error, known_documents, may_use_secrets, takes_long, warning_of_variables,
 };
+use crate::app::entrypoint_script;
 use crate::app::generated_name::generated;
 use crate::app::homes::{Homes, KnownHomes};
 use crate::app::model_archive::ContextFile;
@@ -321,10 +322,13 @@ impl Submissions {
             return Ok(completed.without_search());
         }
         let placed = self.place(governed).await?;
-        self.complete_placed(placed, Runner::Master)
-            .await?
-            .search()
-            .await
+        let mut completed = self.complete_placed(placed, Runner::Master).await?;
+        // Without files those of the parent are used, and a check may come without any.
+        if !request.files.is_empty() || (request.parent_id.is_none() && !request.validate_only) {
+            let missing = entrypoint_script::warning(&completed.config, &request.files);
+            completed.warnings.extend(missing);
+        }
+        completed.search().await
     }
 
     /// Reads a document and lays it over its templates. Its errors are reported all at once, together with those that

@@ -128,6 +128,7 @@ pub(crate) async fn create(args: CreateArgs, context: &Context) -> Result<ExitCo
         .into());
     };
     output::line(format_args!("Created experiment {id}"))?;
+    written.warn_of_overrides();
     warn("a trial", &answer["warnings"]);
     warn("a trial", &answer["messages"]);
     if args.follow_first_trial {
