@@ -86,11 +86,34 @@ fn report_parse_error(words: &[OsString], error: &clap::Error) -> ExitCode {
             &CliError::usage(format!("`det {command}` is not built yet in this version"))
                 .with_hint("`det --help` shows the commands there are"),
         ),
+        None if is_about_slots(error) => {
+            // Of the two kinds of configurations, those of experiments have another key.
+            let is_experiment = |word: &String| matches!(word.as_str(), "experiment" | "e");
+            let key = if arguments.iter().any(is_experiment) {
+                "resources.slots_per_trial"
+            } else {
+                "resources.slots"
+            };
+            output::report(
+                &CliError::usage("there is no option \"--slots\" here").with_hint(format!(
+                    "slots are asked for in the configuration: --config {key}=N"
+                )),
+            )
+        }
         None => match number_error(error) {
             Some(error) => error.exit(),
             None => error.exit(),
         },
     }
+}
+
+/// Whether an option was given for the slots of what is to run: `det up` alone has one of that name.
+fn is_about_slots(error: &clap::Error) -> bool {
+    error.kind() == ErrorKind::UnknownArgument
+        && matches!(
+            error.get(ContextKind::InvalidArg),
+            Some(ContextValue::String(argument)) if argument == "--slots"
+        )
 }
 
 /// The error for a value that must be a number, in place of the message of Rust's parser; `None` for any other error.
@@ -164,7 +187,10 @@ mod tests {
             assert!(shown.to_string().contains(expected), "{shown}");
             assert_eq!(shown.exit_code(), error.exit_code());
         }
+        let slots = Cli::try_parse_from(["det", "command", "run", "--slots", "2", "x"]);
+        assert!(is_about_slots(&slots.unwrap_err()));
         let other = Cli::try_parse_from(["det", "experiment", "list", "--no-such"]).unwrap_err();
+        assert!(!is_about_slots(&other));
         assert!(number_error(&other).is_none());
     }
 }

@@ -3,10 +3,12 @@
 use clap::{Args, ValueEnum};
 use det_client::{Pages, Paging, Query};
 
+use crate::output;
+
 /// Which part of a list to fetch.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct PageArgs {
-    /// Most items to a page
+    /// Most items to a page; --pages 1 prints one page alone
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     limit: Option<i64>,
     /// How many items to skip before the first page
@@ -31,6 +33,19 @@ enum PagesArg {
 }
 
 impl PageArgs {
+    /// Prints that a list has more than one page, where `--limit` was given and may have been meant for the whole list. `shown`
+    /// = how many items the list has.
+    pub(crate) fn note_pages(self, shown: usize) {
+        let limit = self.limit.and_then(|limit| usize::try_from(limit).ok());
+        if let (Some(limit @ 1..), PagesArg::All) = (limit, self.pages)
+            && shown > limit
+        {
+            output::note(format_args!(
+                "--limit is the size of a page, and all pages are shown: --pages 1 shows the first {limit} only"
+            ));
+        }
+    }
+
     /// The part of a list to fetch; its pages have `limit` items unless the flag sets another number.
     pub(crate) fn paging(self, limit: i64) -> Paging {
         Paging {

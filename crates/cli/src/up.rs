@@ -274,14 +274,21 @@ async fn greet_runtimes(
 ) -> Result<(), CliError> {
     let runtimes = master.runtimes_of(names).await;
     let runtimes = runtimes.map_err(|error| CliError::request(error.to_string()))?;
-    for line in runtime_lines(&runtimes, args.python.as_deref()) {
+    let images = master.default_images_of(names).await;
+    let images = images.map_err(|error| CliError::request(error.to_string()))?;
+    for line in runtime_lines(&runtimes, &images, args.python.as_deref()) {
         output::line(line)?;
     }
     output::line("  stop       Ctrl-C")
 }
 
-/// The lines about what tasks run in. `python` = the interpreter that was named for them.
-fn runtime_lines(runtimes: &BTreeSet<String>, python: Option<&Path>) -> Vec<String> {
+/// The lines about what tasks run in. `images` = those of work that names none, `python` = the interpreter that was named for
+/// tasks.
+fn runtime_lines(
+    runtimes: &BTreeSet<String>,
+    images: &BTreeSet<String>,
+    python: Option<&Path>,
+) -> Vec<String> {
     let mut lines = Vec::new();
     for runtime in runtimes {
         let text = match runtime.as_str() {
@@ -299,6 +306,13 @@ fn runtime_lines(runtimes: &BTreeSet<String>, python: Option<&Path>) -> Vec<Stri
             other => format!("in runtime \"{other}\""),
         };
         lines.push(format!("  tasks run  {text}"));
+        if matches!(runtime.as_str(), "docker" | "podman") {
+            let images: Vec<&str> = images.iter().map(String::as_str).collect();
+            lines.push(format!(
+                "             where it names none: {} (task_container_defaults.image)",
+                images.join(", ")
+            ));
+        }
         if runtime == "process" {
             lines.push(
                 "             images are not used, the network is that of this machine: --runtime docker or podman has both"
@@ -316,7 +330,8 @@ mod tests {
     #[test]
     fn the_banner_names_the_runtime_and_what_it_limits() {
         let lines = |runtime: &str, python| {
-            runtime_lines(&BTreeSet::from([runtime.to_owned()]), python).join("\n")
+            let images = BTreeSet::from(["registry/image:1".to_owned()]);
+            runtime_lines(&BTreeSet::from([runtime.to_owned()]), &images, python).join("\n")
         };
         let process = lines("process", Some(Path::new("/opt/venv/bin/python")));
         assert!(
@@ -326,7 +341,12 @@ mod tests {
             "{process}"
         );
         assert!(lines("process", None).contains("first on PATH"));
+        assert!(!lines("process", None).contains("registry/image"));
         let docker = lines("docker", None);
+        assert!(
+            docker.contains("where it names none: registry/image:1 "),
+            "{docker}"
+        );
         assert!(docker.contains("containers of Docker") && !docker.contains("sandbox"));
         assert!(lines("podman", None).contains("containers of Podman"));
     }

@@ -49,6 +49,17 @@ impl TaskContainerDefaults {
             .unwrap_or(DEFAULT_PREEMPTION_TIMEOUT)
     }
 
+    /// The image of work that names none, for each kind of slot.
+    pub fn images(&self) -> PerDevice<String> {
+        let images: PerDevice<String> = serde_json::from_str(schema::DEFAULT_IMAGES)
+            .expect("the images of the schema are one for each kind");
+        PerDevice {
+            cpu: self.image.cpu.clone().unwrap_or(images.cpu),
+            cuda: self.image.cuda.clone().unwrap_or(images.cuda),
+            rocm: self.image.rocm.clone().unwrap_or(images.rocm),
+        }
+    }
+
     /// These defaults (of a pool) over weaker ones (of the cluster): `docs/contract/configuration.md`, "Merging".
     #[must_use]
     pub fn over(&self, weaker: &Self) -> Self {

@@ -186,6 +186,25 @@ impl RunningMaster {
         Ok(named.map(|row| row.runtime).collect())
     }
 
+    /// The images of work that names none, on agents of these names: of that without slots, and for each kind of slot there.
+    pub async fn default_images_of(
+        &self,
+        names: &[String],
+    ) -> Result<BTreeSet<String>, StoreError> {
+        let mut conn = self.master.context.store.read().await?;
+        let rows = places::list(&mut conn.conn()).await?.into_iter();
+        let named = rows.filter(|row| names.iter().any(|name| name == row.id.as_str()));
+        let mut found = BTreeSet::new();
+        for row in named {
+            let images = self.master.pools.container_defaults(&row.resource_pool);
+            let images = images.images();
+            let kinds = row.capacity.devices().into_iter().map(|slot| slot.kind);
+            found.extend(kinds.map(|kind| images.get(kind).clone()));
+            found.insert(images.cpu);
+        }
+        Ok(found)
+    }
+
     /// Homes nothing any more: what is about to end with its agents is not started again before the next start.
     pub fn stop_scheduling(&self) {
         self.master.placing.cancel();

@@ -129,11 +129,11 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
             json!(joined(&agent, "addresses")),
         ];
         listing.push(columns.iter().zip(&cells).map(|((name, _), cell)| {
-            // Scripts read CSV, and the agent was not asked to drain.
-            if is_away && format == Format::Table && *name == "draining" {
-                "disconnected".to_owned()
-            } else {
-                plain(cell)
+            // Scripts read CSV. It was neither disabled nor asked to drain, and takes no work all the same.
+            match *name {
+                "enabled" if is_away && format == Format::Table => "disconnected".to_owned(),
+                "draining" if is_away && format == Format::Table => "-".to_owned(),
+                _ => plain(cell),
             }
         }));
         let mut object: serde_json::Map<_, _> = columns

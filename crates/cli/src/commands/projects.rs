@@ -203,6 +203,7 @@ pub(crate) async fn projects(client: &Client, args: &ListArgs) -> Result<(), Cli
             args.paging.paging(200),
         )
         .await?;
+    args.paging.note_pages(projects.len());
     listing(&projects).print(args.format.format(), &projects)
 }
 

@@ -388,6 +388,7 @@ async fn list(client: &Client, args: &ListArgs) -> Result<(), CliError> {
             args.paging.paging(200),
         )
         .await?;
+    args.paging.note_pages(workspaces.len());
     let mut listing = Listing::new(HEADERS);
     for workspace in &workspaces {
         listing.push(row(workspace));
