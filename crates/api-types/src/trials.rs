@@ -112,7 +112,7 @@ pub struct TrialFailure {
     pub reason: String,
     /// The attempt that failed; empty = none is known.
     pub allocation_id: String,
-    /// When that ended.
+    /// The moment at which that ended.
     pub end_time: Option<Timestamp>,
     /// The last lines of its code, shortened; of a gang those of the rank that failed first.
     pub last_lines: Vec<String>,
