@@ -20,7 +20,7 @@ const CLOCKS_DIFFER: Duration = Duration::from_mins(1);
 /// The flags of every command that prints logs.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct LogArgs {
-    /// Go on printing what is logged, until the task ends or Ctrl-C; with --tail from the last lines on
+    /// Go on printing what is logged, until the task ends or Ctrl-C; --tail skips the beginning
     #[arg(short, long, conflicts_with = "head")]
     pub(crate) follow: bool,
     /// Print only the first N lines
