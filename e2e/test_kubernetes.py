@@ -15,11 +15,12 @@ import pytest
 import yaml
 
 from conftest import equipment
-from harness import Cluster, Missing
+from harness import HERE, Cluster, Missing
 from kubernetes import Kubernetes
 from waiting import stays_true, wait_for
 
 pytestmark = pytest.mark.kubernetes
+EXAMPLES = HERE.parent / "testdata" / "pods"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,8 @@ def namespace(control_plane: Kubernetes) -> Iterator[str]:
 
 @contextlib.contextmanager
 def managing(control_plane: Kubernetes, namespace: str, **more: Any) -> Iterator[Cluster]:
-    """A master whose only resource manager is the control plane."""
+    """A master whose only resource manager is the control plane; `pools` are its resource pools."""
+    pools = more.pop("pools", None)
     manager = {
         "type": "kubernetes",
         "kubeconfig_path": control_plane.masters_kubeconfig(namespace),
@@ -49,9 +51,11 @@ def managing(control_plane: Kubernetes, namespace: str, **more: Any) -> Iterator
         "helper_image": "helper.invalid/det:1",
         **more,
     }
-    with Cluster(agents=[], master_config={"resource_manager": manager}) as master:
-        nodes = len(control_plane.nodes())
-        wait_for("the nodes", lambda: len(agents(master)) == nodes, within=30, seen=master.describe)
+    config = {"resource_manager": manager, **({"resource_pools": pools} if pools else {})}
+    with Cluster(agents=[], master_config=config) as master:
+        # A node is a place of each pool.
+        places = len(control_plane.nodes()) * len(pools or ["default"])
+        wait_for("the nodes", lambda: len(agents(master)) == places, within=30, seen=master.describe)
         yield master
 
 
@@ -617,6 +621,66 @@ def test_tasks_of_every_kind_outlive_a_restart_of_the_master(
     for kind, task in tasks.items():
         master.run_det(kind.lower(), "kill", task)
     wait_for("the end of their pods", lambda: not pods(), within=60, seen=pods)
+
+
+@pytest.fixture(scope="module")
+def pools(control_plane: Kubernetes, namespace: str) -> Iterator[Cluster]:
+    """A master with the pools of `testdata/pods`, on whose nodes pods run until they are deleted."""
+    described = yaml.safe_load((EXAMPLES / "secret-volume-pools.yaml").read_text())
+    for pool in described:
+        defaults = pool.setdefault("task_container_defaults", {})
+        defaults["gpu_pod_spec"] = {**defaults.get("gpu_pod_spec", {}), **life(scenario="forever")}
+    login = ("--docker-server", "nvcr.io", "--docker-username", "$oauthtoken", "--docker-password", "KEY")
+    control_plane.run("create", "secret", "docker-registry", "ngc", "--namespace", namespace, *login)
+    with managing(control_plane, namespace, pools=described) as master:
+        yield master
+
+
+def pod_of_task(control_plane: Kubernetes, namespace: str, task: str) -> dict[str, Any]:
+    selector = f"determined.ai/task_id={task}"
+    find = ("pods", "--namespace", namespace, "--selector", selector)
+    (pod,) = wait_for("its pod", lambda: control_plane.items(*find), within=30)
+    return pod["spec"]
+
+
+@pytest.mark.parametrize("wheel", [False, True], ids=["ours", "pypi"])
+def test_pod_specs_of_the_documentation_become_the_pods_that_it_describes(
+    pools: Cluster, control_plane: Kubernetes, namespace: str, wheel: bool
+) -> None:
+    run = pools.client if wheel else pools.run_det
+
+    def shell(file: str, check: bool = True) -> Any:
+        return run("shell", "start", "--detach", "--config-file", EXAMPLES / file, check=check)
+
+    def started(file: str) -> dict[str, Any]:
+        (task,) = re.findall(r"[0-9a-f-]{36}", shell(file).out)[:1]
+        return pod_of_task(control_plane, namespace, task)
+
+    def mounts(container: dict[str, Any]) -> dict[str, str]:
+        return {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+
+    # The task's empty directory is where the pool would mount a secret.
+    pod = started("empty-dir.yaml")
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["empty-dir"]["emptyDir"] == {"sizeLimit": "100Mi"}
+    (main,) = [one for one in pod["containers"] if one["name"] == "determined-container"]
+    assert mounts(main)["/etc/secret-volume"] == "empty-dir"
+
+    pod = started("vendor-shell.yaml")
+    beside, main = pod["containers"]
+    assert (beside["name"], main["name"]) == ("nvcertjob", "determined-container")
+    assert mounts(beside)["/dev/shm"] == "shared"
+    assert beside["resources"].get("limits", {}).get("nvidia.com/gpu", "0") == "0"
+    assert main["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert main["image"] == "nvcr.io/nvidia/tensorflow:23.03-tf2-py3"
+    assert {"name": "ngc"} in pod["imagePullSecrets"]
+    assert pod["restartPolicy"] == "Never"
+
+    refused = shell("vendor-shell-as-printed.yaml", check=False)
+    assert refused.code != 0
+    assert 'did you mean "environment.pod_spec"?' in refused.err + refused.out
+    for line in pools.api("GET", "/api/v1/shells", user="admin")["shells"]:
+        pools.run_det("shell", "kill", line["id"])
 
 
 def test_the_login_of_a_task_pulls_its_image(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
