@@ -10,7 +10,7 @@ import pytest
 import harness
 from configs import experiment
 from conftest import equipment, flavoured
-from harness import Agent, Cluster
+from harness import Agent, Cluster, share
 
 pytestmark = pytest.mark.client
 
@@ -161,3 +161,20 @@ def test_refusals_name_the_flags_that_were_given(cluster: Cluster) -> None:
         refused(result, expected)
         assert "Storage" not in result.err and "agentU" not in result.err, result.err
     refused(cluster.run_det("workspace", "create", "a\tb", check=False, env=ADMIN), "NAME: must be one line")
+
+
+def test_a_trial_that_is_moved_to_another_pool_goes_on_from_its_checkpoint(cluster: Cluster) -> None:
+    shared = cluster.shared_dir()
+    hparams = {"steps": 3, "hold_at": 1, "checkpoint_every": 3}
+    moved = cluster.submit(experiment("moved", hyperparameters=hparams, max_restarts=0, **share(shared)), "train")
+    trial = cluster.only_trial(moved)["id"]
+    cluster.wait_log(trial, "holding")
+    assert {record["agentId"] for record in cluster.logs(trial, "sources=task")} == {"agent-1"}
+    job = cluster.experiment(moved)["jobId"]
+    cluster.client("job", "update", job, "--resource-pool", "gpu")
+    cluster.wait_log(trial, "asked to stop after step 1")
+    cluster.wait_log(trial, "run 2 starts after step 1", within=60)
+    (shared / "go").touch()
+    assert cluster.wait_experiment(moved, "COMPLETED", within=60)["resourcePool"] == "gpu"
+    assert {record["agentId"] for record in cluster.logs(trial, "sources=task")} == {"agent-1", "agent-2"}
+    assert cluster.trial(trial)["restarts"] == 0
