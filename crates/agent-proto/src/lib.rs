@@ -142,6 +142,19 @@ pub enum ContainerState {
     },
 }
 
+impl ContainerState {
+    /// The name of the state, as messages spell it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Assigned => "assigned",
+            Self::Pulling => "pulling",
+            Self::Starting => "starting",
+            Self::Running { .. } => "running",
+            Self::Terminated { .. } => "terminated",
+        }
+    }
+}
+
 impl From<ContainerState> for ObservedState {
     fn from(state: ContainerState) -> Self {
         match state {

@@ -10,6 +10,7 @@
 mod connection;
 mod containers;
 mod data_dir;
+mod debug_server;
 mod devices;
 mod env;
 mod isolation;
@@ -25,6 +26,7 @@ mod tls;
 mod tunnel;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,8 +39,8 @@ pub use data_dir::{DataDirError, TOKEN_FILE};
 pub use det_taskspec::sandbox::{Isolation, IsolationRow};
 pub use isolation::check_isolation;
 pub use options::{
-    AgentOptions, ClientIdentity, EndedContainers, Limits, ProxyOptions, RuntimeChoice, Secret,
-    SlotType, TaskLimits, TlsOptions, Ulimit,
+    AgentOptions, ClientIdentity, DebugServer, EndedContainers, Limits, ProxyOptions,
+    RuntimeChoice, Secret, SlotType, TaskLimits, TlsOptions, Ulimit,
 };
 pub use python::PythonError;
 pub use tls::TlsError;
@@ -94,6 +96,14 @@ pub enum AgentError {
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// The debug server cannot listen.
+    #[error("the debug server cannot listen at {address}")]
+    DebugServer {
+        /// The configured address.
+        address: SocketAddr,
+        /// The error of the operating system.
+        source: std::io::Error,
     },
     /// HTTP to the master cannot be set up.
     #[error("cannot set up the HTTP client")]
@@ -174,6 +184,10 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         );
     }
     open_user_directories(&options)?;
+    let debug_server = match &options.debug_server {
+        Some(server) => Some(debug_server::Listening::at(server).await?),
+        None => None,
+    };
     let guard = runtime::guard::of_host(&options, data_dir.path());
     let shared = Arc::new(SharedState {
         options,
@@ -199,6 +213,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
     let result = tokio::select! {
         result = serve_until(&shared, &manager, tls, shutdown) => result,
         never = devices::watch::watch(&shared) => match never {},
+        never = serve_debug(debug_server, &shared) => match never {},
     };
     match &result {
         Err(
@@ -214,6 +229,16 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         _ => {}
     }
     result
+}
+
+async fn serve_debug(
+    server: Option<debug_server::Listening>,
+    shared: &Arc<SharedState>,
+) -> std::convert::Infallible {
+    match server {
+        Some(server) => server.run(shared).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Checks what process tasks can reach on this host, and logs a warning if that is more than it should be.

@@ -1,5 +1,6 @@
 //! The options of an agent. The command line and `agent.yaml` are read by the `det` program.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -98,6 +99,8 @@ pub struct AgentOptions {
     pub drm: PathBuf,
     /// How often devices are looked at.
     pub devices_every: Duration,
+    /// The debug server; `None` = there is none.
+    pub debug_server: Option<DebugServer>,
 }
 
 impl AgentOptions {
@@ -146,8 +149,18 @@ impl AgentOptions {
             kernel_log: "/dev/kmsg".into(),
             drm: "/sys/class/drm".into(),
             devices_every: Duration::from_secs(15),
+            debug_server: None,
         }
     }
+}
+
+/// Where the debug server of an agent listens.
+#[derive(Debug, Clone)]
+pub struct DebugServer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// Certificate and key with which it speaks TLS; `None` = it does not.
+    pub identity: Option<ClientIdentity>,
 }
 
 /// What becomes of containers of an engine that have ended and are known to the master to have.

@@ -76,6 +76,16 @@ impl Outbox {
             .map(|report| report.state.clone())
     }
 
+    /// The latest report of every container, by id.
+    pub(crate) fn reports(&self) -> Vec<ContainerReport> {
+        self.lock().reports.values().cloned().collect()
+    }
+
+    /// Whether there is a connection to the master.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.lock().connected
+    }
+
     /// Removes the report of a container that was removed.
     pub(crate) fn remove(&self, container_id: &ContainerId) {
         let mut inner = self.lock();

@@ -131,7 +131,7 @@ fn roots_of_host() -> Result<RootCertStore, TlsError> {
 
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn read_identity(identity: &ClientIdentity) -> Result<Identity, TlsError> {
+pub(crate) fn read_identity(identity: &ClientIdentity) -> Result<Identity, TlsError> {
     let chain = certificates("the agent's certificate", &identity.certificate)?;
     let key = PrivateKeyDer::from_pem_file(&identity.key)
         .map_err(|error| pem_error("the agent's key", &identity.key, error))?;

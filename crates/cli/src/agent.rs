@@ -1,14 +1,15 @@
 //! `det agent`: an agent on its own. (`commands/agents.rs` manages the agents of a cluster.)
 
 use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use det_agent::{
-    AgentOptions, ClientIdentity, EndedContainers, Isolation, Limits, ProxyOptions, RuntimeChoice,
-    Secret, TaskLimits, TlsOptions, Ulimit,
+    AgentOptions, ClientIdentity, DebugServer, EndedContainers, Isolation, Limits, ProxyOptions,
+    RuntimeChoice, Secret, TaskLimits, TlsOptions, Ulimit,
 };
 use det_config::agent::{AgentConfig, RootTasks, Runtime, SlotType};
 use det_config::{LoadedAgent, Sources};
@@ -104,7 +105,11 @@ fn private_files(files: &[(String, String)], config: &AgentConfig) -> Vec<PathBu
     let named = files.iter().map(|(path, _)| path.as_str());
     named
         .chain(token)
-        .chain([tls.client_key.as_str(), DEFAULT_TOKEN_FILE])
+        .chain([
+            tls.client_key.as_str(),
+            config.tls_key.as_str(),
+            DEFAULT_TOKEN_FILE,
+        ])
         .filter(|path| !path.is_empty())
         .map(PathBuf::from)
         .collect()
@@ -293,6 +298,7 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     options.task_limits = task_limits(config);
     options.ulimits = config.parsed_ulimits().into_iter().map(ulimit).collect();
     options.debug = config.debug;
+    options.debug_server = debug_server(config)?;
     options.python = config.python.as_ref().map(PathBuf::from);
     options.python_package_dir = Some(serve::python_package(&data_dir)?);
     options.reconnect_backoff =
@@ -304,6 +310,28 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     options.reconnect_attempts =
         (!config.hooks.on_connection_lost.is_empty()).then_some(config.agent_reconnect_attempts);
     Ok(options)
+}
+
+/// The debug server, if there is to be one.
+fn debug_server(config: &AgentConfig) -> Result<Option<DebugServer>, CliError> {
+    if !config.api_enabled {
+        return Ok(None);
+    }
+    let ip: IpAddr = config.bind_ip.parse().map_err(|_| {
+        CliError::usage(format!(
+            "\"bind_ip\" is \"{}\", which is no IP address",
+            config.bind_ip
+        ))
+        .with_hint("127.0.0.1 is for this machine alone, 0.0.0.0 for every network that reaches it")
+    })?;
+    let identity = config.tls.then(|| ClientIdentity {
+        certificate: PathBuf::from(&config.tls_cert),
+        key: PathBuf::from(&config.tls_key),
+    });
+    Ok(Some(DebugServer {
+        address: SocketAddr::new(ip, config.bind_port),
+        identity,
+    }))
 }
 
 fn ulimit(limit: det_config::agent::Ulimit) -> Ulimit {
@@ -379,4 +407,38 @@ fn token(config: &AgentConfig, data_dir: &Path) -> Result<Option<Secret>, CliErr
 /// Whether an agent has run with this data directory, and so may have joined.
 fn has_own_token(data_dir: &Path) -> bool {
     data_dir.join(det_agent::TOKEN_FILE).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(flags: &[(&str, &str)]) -> Result<Option<DebugServer>, CliError> {
+        let flags = flags.iter().chain([&("master_host", "m")]);
+        let flags: Vec<_> = flags
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        debug_server(&load(&[], &flags)?.config)
+    }
+
+    #[test]
+    fn the_debug_server_is_off_unless_configured() {
+        assert!(server(&[("bind_ip", "127.0.0.1")]).unwrap().is_none());
+        let plain = server(&[("api_enabled", "true")]).unwrap().unwrap();
+        assert_eq!(plain.address.to_string(), "0.0.0.0:9090");
+        assert!(plain.identity.is_none());
+        let local = [
+            ("api_enabled", "true"),
+            ("bind_ip", "::1"),
+            ("bind_port", "1"),
+            ("tls", "true"),
+            ("tls_cert", "/c"),
+            ("tls_key", "/k"),
+        ];
+        let local = server(&local).unwrap().unwrap();
+        assert_eq!(local.address.to_string(), "[::1]:1");
+        assert_eq!(local.identity.unwrap().key, PathBuf::from("/k"));
+        let error = server(&[("api_enabled", "true"), ("bind_ip", "lo")]).unwrap_err();
+        assert!(error.to_string().contains("no IP address"), "{error}");
+    }
 }

@@ -135,18 +135,19 @@ keys! {
         container_auto_remove_disabled: bool = Kind::Bool, or("false");
         /// Commands that the agent runs when something happens to it.
         hooks: Hooks = Kind::Section(&HOOKS), or("{}");
-        /// Whether the local debug server runs.
-        api_enabled: bool = Kind::Bool, or("false"), kept;
-        /// Address of the debug server.
-        bind_ip: String = Kind::Text, or("\"0.0.0.0\""), kept;
+        /// Whether the agent's debug server runs: it shows health, version, metrics, and the ids and states of containers to
+        /// everything that reaches its address.
+        api_enabled: bool = Kind::Bool, or("false");
+        /// Address of the debug server; 127.0.0.1 = for this machine alone.
+        bind_ip: String = Kind::Text, or("\"0.0.0.0\"");
         /// Port of the debug server.
-        bind_port: u16 = PORT, or("9090"), kept;
+        bind_port: u16 = PORT, or("9090");
         /// Whether the debug server speaks TLS.
-        tls: bool = Kind::Bool, or("false"), kept;
+        tls: bool = Kind::Bool, or("false");
         /// Certificate of the debug server.
-        tls_cert: String = Kind::Text, or(EMPTY), kept;
+        tls_cert: String = Kind::Text, or(EMPTY);
         /// Key of the debug server.
-        tls_key: String = Kind::Text, or(EMPTY), kept;
+        tls_key: String = Kind::Text, or(EMPTY);
         /// Image cache of runtimes other than Docker.
         image_root: Option<String> = Kind::Text, kept;
         /// Token that the cluster's agents join with; not needed once this agent has joined.

@@ -185,9 +185,6 @@ const MISSING: &[(&str, &str, &str)] = &[
     ("master", "oidc", "single sign-on"),
     ("master", "det_cloud", "the hosted service"),
     ("master", "__internal", "the hosted service"),
-    ("agent", "api_enabled", "the debug server"),
-    ("agent", "bind_", "the debug server"),
-    ("agent", "tls", "the debug server"),
     ("agent", "image_root", "images without an engine"),
 ];
 

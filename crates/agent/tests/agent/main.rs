@@ -10,6 +10,7 @@
 )]
 
 mod common;
+mod debug_server;
 mod devices;
 mod docker;
 #[cfg(feature = "failpoints")]

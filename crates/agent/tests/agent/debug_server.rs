@@ -1,0 +1,140 @@
+//! The agent's debug server.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use det_agent::{AgentError, ClientIdentity, DebugServer};
+use rustls::RootCertStore;
+use serde_json::{Value, json};
+
+use crate::common::{Agent, FakeMaster, PATIENCE, options, spec, start, stub_supervisor};
+
+/// An address of this machine that is free now.
+fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// A client that trusts these certificates.
+fn client(trusted: RootCertStore) -> reqwest::ClientBuilder {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(trusted)
+        .with_no_client_auth();
+    let client = reqwest::Client::builder().tls_backend_preconfigured(tls);
+    client.no_proxy().timeout(PATIENCE)
+}
+
+async fn get(client: &reqwest::Client, url: &str) -> (u16, String) {
+    let answer = client.get(url).send().await.unwrap();
+    (answer.status().as_u16(), answer.text().await.unwrap())
+}
+
+fn read(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[tokio::test]
+async fn the_debug_server_shows_ids_and_states_and_nothing_of_what_runs() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let mut options = options(&master, root.path(), &stub_supervisor(root.path()));
+    let address = free_address();
+    let identity = None;
+    options.debug_server = Some(DebugServer { address, identity });
+    let agent = Agent::start(options);
+    master.connected().await;
+    let id = uuid::Uuid::new_v4().to_string();
+    let mut secret = spec(&id, "sleep 600");
+    let hidden = "hunter2";
+    secret.script.env.push(("PASSWORD".into(), hidden.into()));
+    let allocation = secret.allocation_id.to_string();
+    master.say(start(secret));
+    master.running(&id).await;
+
+    let client = client(RootCertStore::empty()).build().unwrap();
+    let url = |path: &str| format!("http://{address}{path}");
+    let (_, health) = get(&client, &url("/health")).await;
+    assert_eq!(read(&health), json!({"status": "ok", "connected": true}));
+    let (_, version) = get(&client, &url("/version")).await;
+    let expected = json!({"version": env!("CARGO_PKG_VERSION"), "agentId": "agent-1"});
+    assert_eq!(read(&version), expected);
+    let (_, containers) = get(&client, &url("/containers")).await;
+    let expected = json!([{"id": id, "allocationId": allocation, "state": "running"}]);
+    assert_eq!(read(&containers), expected);
+    let (_, metrics) = get(&client, &url("/metrics")).await;
+    for line in [
+        "# TYPE det_agent_containers gauge",
+        "det_agent_connected 1",
+        "det_agent_slots 0",
+        "det_agent_containers{state=\"running\"} 1",
+    ] {
+        assert!(metrics.lines().any(|it| it == line), "{line}: {metrics}");
+    }
+    for shown in [&health, &version, &containers, &metrics] {
+        for secret in [hidden, "agent-token", "sleep"] {
+            assert!(!shown.contains(secret), "{shown}");
+        }
+    }
+    assert_eq!(get(&client, &url("/debug")).await.0, 404);
+    let refused = client.post(url("/containers")).send().await.unwrap();
+    assert_eq!(refused.status().as_u16(), 405);
+    let head = client.head(url("/health")).send().await.unwrap();
+    assert_eq!(head.status().as_u16(), 200);
+    assert_eq!(head.headers()["content-length"], health.len().to_string());
+    assert_eq!(head.text().await.unwrap(), "");
+    master.kill(&id, false);
+    master.exit(&id).await;
+    agent.shut_down().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_debug_server_speaks_tls_with_its_own_certificate() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let mut options = options(&master, root.path(), &stub_supervisor(root.path()));
+    let key = rcgen::KeyPair::generate().unwrap();
+    let names = vec!["localhost".to_owned()];
+    let certificate = rcgen::CertificateParams::new(names).unwrap();
+    let certificate = certificate.self_signed(&key).unwrap();
+    let files = ["debug.pem", "debug.key"].map(|name| root.path().join(name));
+    std::fs::write(&files[0], certificate.pem()).unwrap();
+    std::fs::write(&files[1], key.serialize_pem()).unwrap();
+    let address = free_address();
+    let [of_certificate, of_key] = files;
+    let identity = Some(ClientIdentity {
+        certificate: of_certificate,
+        key: of_key,
+    });
+    options.debug_server = Some(DebugServer { address, identity });
+    let agent = Agent::start(options);
+    master.connected().await;
+    let mut trusted = RootCertStore::empty();
+    trusted.add(certificate.der().clone()).unwrap();
+    let client = client(trusted)
+        .resolve("localhost", address)
+        .build()
+        .unwrap();
+    let url = format!("https://localhost:{}/health", address.port());
+    assert_eq!(get(&client, &url).await.0, 200);
+    // A client that does not speak TLS gets nothing.
+    let plain = client.get(format!("http://{address}/health")).send().await;
+    assert!(plain.is_err(), "{plain:?}");
+    agent.shut_down().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_whose_debug_server_cannot_listen_does_not_start() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let mut options = options(&master, root.path(), &stub_supervisor(root.path()));
+    let identity = None;
+    options.debug_server = Some(DebugServer { address, identity });
+    let error = Agent::start(options).ended().await.unwrap_err();
+    assert!(matches!(error, AgentError::DebugServer { .. }), "{error}");
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+}
