@@ -689,3 +689,42 @@ async fn a_generic_task_that_asks_for_the_signal_saves_before_it_is_paused() {
     }
     cluster.stop_unchecked().await;
 }
+
+#[tokio::test]
+async fn a_running_service_keeps_its_slots_whatever_its_priority_becomes() {
+    let scheduler = "{type: priority, preemption: true}";
+    let manager = format!("{{type: agent, scheduler: {scheduler}}}");
+    let cluster = Cluster::start_with(&[("resource_manager", &manager)]).await;
+    let ada = user(&cluster, "ada").await;
+    let mut agent = cluster.agent("a1", 1).await;
+    let body = json!({"config": {"resources": {"slots": 1, "priority": 50}}});
+    let made = ada.post("/api/v1/shells", body).await.ok();
+    let shell = made["shell"]["id"].as_str().unwrap().to_owned();
+    let spec = started(&mut agent).await;
+    // More important work waits beside it.
+    let urgent = launch(&ada, json!({"resources": {"slots": 1, "priority": 1}})).await;
+    let why = format!("/api/v1/job-queues/{urgent}/why");
+    let waits = |answer: &Value| {
+        let reason = &answer["waiting"][0]["waitReason"];
+        reason["kind"] == "not_enough_free_slots"
+    };
+    cluster.until(&ada, &why, waits).await;
+    for priority in [99, 1] {
+        let path = format!("/api/v1/shells/{shell}/set_priority");
+        let changed = ada.post(&path, json!({"priority": priority})).await.ok();
+        assert_eq!(changed["shell"]["id"], shell);
+        let jobs = ada.get("/api/v1/job-queues").await.ok();
+        let jobs = jobs["jobs"].as_array().unwrap();
+        let of_shell = jobs.iter().find(|job| job["entityId"] == shell.as_str());
+        assert_eq!(of_shell.unwrap()["priority"], priority, "{jobs:?}");
+        cluster.until(&ada, &why, waits).await;
+        let shown = ada.get(&format!("/api/v1/shells/{shell}")).await.ok();
+        assert_eq!(shown["shell"]["state"], "STATE_RUNNING");
+    }
+    // The agent has received no order about it: the next one follows its end.
+    agent.exits(&spec, 0).await;
+    agent.forgets(&spec).await;
+    let next = started(&mut agent).await;
+    assert_eq!(next.task_id.as_str(), urgent);
+    cluster.stop_unchecked().await;
+}

@@ -34,6 +34,7 @@ mod namespaces;
 mod notebooks;
 mod origin;
 mod pages;
+mod pool_defaults;
 mod pools;
 mod projects;
 mod races;
