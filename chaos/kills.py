@@ -132,7 +132,8 @@ def resumed(steady: Steady, trial: int, runs: int) -> None:
     wait_for(
         f"run {runs + 1} of trial {trial}",
         lambda: steady.runs()[trial] > runs,
-        within=60,
+        # What is lost again and again starts once a minute.
+        within=120,
         seen=steady.world.describe,
     )
     steady.progress()

@@ -198,6 +198,7 @@ pub(crate) fn short_reason(reason: &Value) -> String {
         WaitKind::NotEnoughFreeSlots => {
             format!("needs {}, {} free", slots("needed"), number("free_total"))
         }
+        WaitKind::PausedAfterFailures => "pauses after failures of agents".to_owned(),
         WaitKind::AuxFull => "no free place without slots".to_owned(),
     }
 }

@@ -27,6 +27,7 @@ impl Allocation {
             excluded_places: excluded,
             misfits: None,
             requested_at: self.requested_at,
+            not_before: self.not_before,
         }
     }
 

@@ -167,6 +167,8 @@ pub struct Allocation {
     pub preemptible: bool,
     /// When it was requested.
     pub requested_at: Micros,
+    /// It is not placed before this time; `None` = it may be at once.
+    pub not_before: Option<Micros>,
     /// When it was given slots.
     pub placed_at: Option<Micros>,
     /// When its first container ran.

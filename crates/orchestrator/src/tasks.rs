@@ -1,14 +1,16 @@
 //! What follows for a task. All of a task's attempts are requested here, and all end here, whatever the task's kind.
 
-use det_ids::TaskId;
+use det_ids::{Micros, TaskId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationExit, AllocationState, Blame};
+use det_lifecycle::container::ObservedState;
 use det_lifecycle::log_findings::LogFindings;
+use det_lifecycle::pause::EndedAttempt;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::{
     Demand, MAX_LOSSES, RestartPolicy, TaskEffect, TaskEnd, TaskEvent, TaskState,
 };
 use det_lifecycle::trial::TrialEvent;
-use det_taskspec::TaskKind;
+use det_taskspec::{ContainerExit, TaskKind};
 
 use crate::{
     Allocation, Cause, Event, LogLevel, Record, Refusal, Rows, Scene, Task, Topic, Unreadable,
@@ -77,7 +79,13 @@ pub(crate) fn on<R: Rows>(
     };
     let counted = row.losses;
     if let Some(exit) = &exit {
-        row.losses = before.losses(counted, exit, policy);
+        row.losses = match (policy, before) {
+            (RestartPolicy::ByTrial, TaskState::Queued | TaskState::Running) => {
+                newest_attempt(scene, &row).map_or(counted, |it| it.ended(exit).in_a_row(counted))
+            }
+            (RestartPolicy::ByTrial, _) => counted,
+            _ => before.losses(counted, exit, policy),
+        };
     }
     let step = before
         .on(event, policy, row.losses)
@@ -178,6 +186,54 @@ pub(crate) fn after_loss<R: Rows>(
     })
 }
 
+/// What is known of how the newest attempt of a task ended.
+struct NewestAttempt {
+    row: Allocation,
+    /// Whether a container of it could not be started.
+    start_failed: bool,
+}
+
+impl NewestAttempt {
+    fn ended<'a>(&self, exit: &'a AllocationExit) -> EndedAttempt<'a> {
+        let started = self.row.started_at;
+        let ran = started
+            .zip(self.row.ended_at)
+            .map(|(from, to)| to.0 - from.0);
+        EndedAttempt {
+            exit,
+            start_failed: self.start_failed,
+            ran: ran.unwrap_or_default(),
+        }
+    }
+
+    /// The time before which the next attempt may not start; `losses` = how many ended for a reason of their places.
+    fn pause_until(&self, losses: u32, now: Micros) -> Option<Micros> {
+        let AllocationState::Terminated { exit } = &self.row.state else {
+            return None;
+        };
+        let pause = self.ended(exit).pause(losses);
+        let began = self.row.placed_at.or(self.row.ended_at)?;
+        let until = Micros(began.0.saturating_add(pause));
+        (pause > 0 && until > now).then_some(until)
+    }
+}
+
+/// The newest attempt of a task. `None` = it has made none, or that one ended long ago and its rows are not at hand.
+fn newest_attempt<R: Rows>(scene: &Scene<'_, R>, task: &Task) -> Option<NewestAttempt> {
+    let row = scene.rows.allocation(&task.id.allocation(task.attempts))?;
+    let containers = scene.rows.containers(&row.id);
+    let start_failed = containers.iter().any(|container| {
+        matches!(
+            container.observed,
+            Some(ObservedState::Terminated {
+                exit: ContainerExit::StartFailed { .. },
+                ..
+            })
+        )
+    });
+    Some(NewestAttempt { row, start_failed })
+}
+
 /// Requests a task's next attempt.
 pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<(), Refusal> {
     let mut task = known(scene, id)?;
@@ -186,6 +242,9 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
         .rows
         .resource_pool(&task)
         .ok_or_else(|| Refusal::not_found("job", &task.job_id))?;
+    let now = scene.clock.wall;
+    let newest = newest_attempt(scene, &task);
+    let not_before = newest.and_then(|newest| newest.pause_until(task.losses, now));
     task.attempts += 1;
     scene.rows.update_task(&task);
     let findings = task.log_findings.as_ref();
@@ -223,6 +282,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
         single_place: demand.single_place,
         preemptible: policy.is_preemptible(),
         requested_at: scene.clock.wall,
+        not_before,
         placed_at: None,
         started_at: None,
         ended_at: None,

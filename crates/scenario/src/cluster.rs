@@ -306,6 +306,7 @@ impl Task {
             excluded_places: self.exclude.iter().cloned().map(PlaceId).collect(),
             misfits: None,
             requested_at: Micros(requested_at),
+            not_before: None,
         }
     }
 }

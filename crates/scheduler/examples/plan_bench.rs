@@ -229,6 +229,7 @@ fn request(name: String, job: u32, slots: u32, waited_seconds: i64) -> Request {
         excluded_places: BTreeSet::new(),
         misfits: None,
         requested_at: Micros(NOW.0 - waited_seconds * 1_000_000),
+        not_before: None,
     }
 }
 

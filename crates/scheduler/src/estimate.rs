@@ -83,6 +83,13 @@ pub fn estimate(
             .keys()
             .filter_map(|id| Some((*ends.get(id)?, id.clone())))
             .min();
+        // What pauses may start before anything ends.
+        if let Some(start) = forecast.planner.next_start_at(forecast.now)
+            && next.as_ref().is_none_or(|(end, _)| start < *end)
+        {
+            forecast.now = start;
+            continue;
+        }
         let Some((end, id)) = next else {
             let elsewhere = queue.workspaces.values().any(|own| own.in_other_pools > 0);
             if limit == Limit::Workspace && elsewhere {
@@ -305,6 +312,7 @@ mod tests {
             excluded_places: BTreeSet::new(),
             misfits: None,
             requested_at: Micros(at),
+            not_before: None,
         }
     }
 

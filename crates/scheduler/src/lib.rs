@@ -32,6 +32,7 @@ mod model;
 mod moves;
 mod order;
 mod ordered;
+mod pauses;
 mod plan;
 mod planner;
 mod prepared;

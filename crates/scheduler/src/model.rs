@@ -247,6 +247,8 @@ pub struct Request {
     pub misfits: Option<Arc<Misfits>>,
     /// When it started to wait.
     pub requested_at: Micros,
+    /// It does not start before this time, and until then it claims nothing; `None` = it may start at once.
+    pub not_before: Option<Micros>,
 }
 
 /// The most reasons of misfits that are shown.

@@ -129,7 +129,8 @@ pub struct Reservation {
 ///
 /// A caller that plans repeatedly keeps a [`Planner`] and updates it with each change.
 ///
-/// `now` is compared with [`crate::Request::requested_at`] for the age limit; nothing else depends on time.
+/// `now` is compared with [`crate::Request::requested_at`] for the age limit, and with [`crate::Request::not_before`];
+/// nothing else depends on time.
 pub fn plan(pool: &PoolSnapshot, queue: &Queue, now: Micros) -> Plan {
     Planner::of(pool, queue).plan(now)
 }

@@ -11,6 +11,7 @@ use crate::model::{
     Job, PlaceSnapshot, Policy, PoolSettings, PoolSnapshot, Queue, Request, RunningAllocation,
     WorkspaceLimit,
 };
+use crate::pauses::{Pauses, QueueChange};
 use crate::plan::{HandOver, Placement, Plan, Preemption};
 use crate::prepared::{PlaceView, PreparedPool};
 use crate::reason::WaitReason;
@@ -24,6 +25,7 @@ use crate::{fair_share, priority, round_robin};
 /// one that runs does not wait, and the other way round.
 pub struct Planner {
     prepared: PreparedPool,
+    pauses: Pauses,
     /// The reasons of the last pass.
     reasons: HashSet<Arc<WaitReason>>,
     /// The request at which the next pass continues to report reasons whose numbers have changed.
@@ -53,6 +55,7 @@ impl Planner {
     pub fn new(settings: PoolSettings) -> Self {
         Self {
             prepared: PreparedPool::new(settings),
+            pauses: Pauses::default(),
             reasons: HashSet::new(),
             cursor: 0,
         }
@@ -112,42 +115,69 @@ impl Planner {
     /// Adds or replaces a waiting request; it does not run any more.
     pub fn put_request(&mut self, request: Request) {
         self.prepared.remove_running(&request.allocation_id);
-        self.prepared.put_request(Arc::new(request));
+        let request = Arc::new(request);
+        match request.not_before {
+            Some(until) => {
+                if self.pauses.put(Arc::clone(&request), until) {
+                    self.prepared.requests.remove(&request.allocation_id);
+                }
+            }
+            None => {
+                self.pauses.remove(&request.allocation_id);
+                self.prepared.put_request(request);
+            }
+        }
     }
 
     /// Adds or replaces a running allocation; it does not wait any more.
     pub fn put_running(&mut self, running: RunningAllocation) {
-        self.prepared
-            .requests
-            .remove(&running.request.allocation_id);
+        let id = &running.request.allocation_id;
+        self.pauses.remove(id);
+        self.prepared.requests.remove(id);
         self.prepared.put_running(Arc::new(running));
     }
 
     /// Removes an allocation: it neither waits nor runs.
     pub fn remove(&mut self, id: &AllocationId) {
+        self.pauses.remove(id);
         self.prepared.requests.remove(id);
         self.prepared.remove_running(id);
     }
 
+    /// Applies what was updated, and puts into the queue what may start at this time.
+    fn look(&mut self, now: Micros) {
+        for change in self.pauses.changes(now) {
+            match change {
+                QueueChange::Comes(request) => self.prepared.put_request(request),
+                QueueChange::Goes(id) => {
+                    self.prepared.requests.remove(&id);
+                }
+            }
+        }
+        self.prepared.apply_changes();
+    }
+
     /// Whether nothing waits and nothing runs.
     pub fn is_idle(&self) -> bool {
-        self.prepared.requests.is_empty_after_changes()
+        self.pauses.is_empty()
+            && self.prepared.requests.is_empty_after_changes()
             && self.prepared.running.is_empty_after_changes()
     }
 
     /// Decides, and reports the reasons that have changed: all that changed in kind, and at most `refreshed` of those
     /// that changed only in their numbers, each in turn.
     pub fn pass(&mut self, now: Micros, refreshed: usize) -> Pass {
-        self.prepared.apply_changes();
+        self.look(now);
         let mut decision = decide(&self.prepared, now);
         let placements = placements(&self.prepared, &decision.placed);
         let (of, list) = std::mem::take(&mut decision.reasons).into_parts();
         let list = self.intern(list);
         let ReasonUpdates {
-            waiting,
+            mut waiting,
             refreshed,
             outdated,
         } = self.changed_reasons(&of, &list, refreshed);
+        waiting.extend(self.pauses.news());
         Pass {
             placements,
             preempt: decision.preempt,
@@ -160,7 +190,7 @@ impl Planner {
 
     /// Decides, with the reasons of all waiting requests.
     pub fn plan(&mut self, now: Micros) -> Plan {
-        self.prepared.apply_changes();
+        self.look(now);
         let decision = decide(&self.prepared, now);
         let placements = placements(&self.prepared, &decision.placed);
         let waiting = self.prepared.requests.iter().enumerate();
@@ -173,6 +203,7 @@ impl Planner {
                     let reason = decision.reasons.of(number)?.clone();
                     Some((waiting.request.allocation_id.clone(), reason))
                 })
+                .chain(self.pauses.reasons())
                 .collect(),
             reservations: decision
                 .reservations
@@ -184,7 +215,7 @@ impl Planner {
 
     /// The requests that would start now.
     pub fn starting(&mut self, now: Micros) -> HashSet<AllocationId> {
-        self.prepared.apply_changes();
+        self.look(now);
         let placed = decide(&self.prepared, now).placed;
         placed
             .iter()
@@ -211,10 +242,11 @@ impl Planner {
             self.put_job(&job_id, job);
         }
         self.put_request(request);
-        self.prepared.apply_changes();
+        self.look(now);
         let reasons = decide(&self.prepared, now).reasons;
         let number = self.prepared.number_of(&id);
         let reason = number.and_then(|number| reasons.of(number)).cloned();
+        let reason = reason.or_else(|| self.pauses.reason_of(&id));
         self.remove(&id);
         if !is_known {
             self.remove_job(&job_id);
@@ -222,9 +254,20 @@ impl Planner {
         reason
     }
 
-    /// The earliest time after `now` at which a waiting request starts to reserve ([`PoolSettings::reserve_after`]).
-    /// Updates since the last pass are not considered.
-    pub fn next_reservation_at(&self, now: Micros) -> Option<Micros> {
+    /// The earliest time after `now` at which a pass may decide otherwise without any update: a waiting request starts to
+    /// reserve ([`PoolSettings::reserve_after`]), or may start ([`Request::not_before`]). Updates of the queue since the last
+    /// pass are not considered.
+    pub fn next_due_at(&self, now: Micros) -> Option<Micros> {
+        let reserves = self.next_reservation_at(now);
+        reserves.into_iter().chain(self.next_start_at(now)).min()
+    }
+
+    /// The earliest time after `now` at which a request may start that may not before ([`Request::not_before`]).
+    pub(crate) fn next_start_at(&self, now: Micros) -> Option<Micros> {
+        self.pauses.next(now)
+    }
+
+    fn next_reservation_at(&self, now: Micros) -> Option<Micros> {
         let patience = self.prepared.settings.reserve_after?;
         let patience = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
         let due = self.prepared.requests.iter();

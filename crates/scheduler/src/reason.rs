@@ -4,7 +4,7 @@ mod sentences;
 
 use std::sync::Arc;
 
-use det_ids::{AllocationId, PriorityOrder, WorkspaceId};
+use det_ids::{AllocationId, Micros, PriorityOrder, WorkspaceId};
 use serde::{Deserialize, Serialize, Serializer};
 use strum::{EnumDiscriminants, EnumString, IntoStaticStr, VariantArray, VariantNames};
 
@@ -203,6 +203,26 @@ pub enum WaitReason {
         /// Auxiliary units of these places.
         limit: u32,
     },
+    /// Attempts before it failed one after another for a reason of their places.
+    PausedAfterFailures {
+        /// The time before which it does not start, RFC 3339.
+        #[serde(serialize_with = "rfc3339")]
+        until: Micros,
+    },
+}
+
+/// A time as users read it; one that no calendar has, as its number.
+pub(crate) fn moment(at: Micros) -> String {
+    jiff::Timestamp::from_microsecond(at.0)
+        .map_or_else(|_| at.0.to_string(), |at| format!("{at:.0}"))
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands out references"
+)]
+fn rfc3339<S: Serializer>(at: &Micros, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&moment(*at))
 }
 
 /// Places of one size.
@@ -312,6 +332,7 @@ impl WaitReason {
             | Self::BehindHigherPriority { .. }
             | Self::ReservedFor { .. }
             | Self::WaitingForPreemption { .. }
+            | Self::PausedAfterFailures { .. }
             | Self::NotEnoughFreeSlots { .. } => false,
         }
     }
@@ -376,6 +397,12 @@ mod tests {
                     "kind": "not_enough_free_slots", "needed": 2, "single_agent": true, "free_total": 1,
                     "largest_free_on_one_agent": 1, "held_by": [],
                 }),
+            ),
+            (
+                WaitReason::PausedAfterFailures {
+                    until: Micros(1_790_000_000_400_000),
+                },
+                json!({"kind": "paused_after_failures", "until": "2026-09-21T14:13:20Z"}),
             ),
         ];
         for (reason, written) in cases {

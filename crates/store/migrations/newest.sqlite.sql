@@ -181,7 +181,7 @@ CREATE TABLE allocations (
     excluded_places TEXT,
     wait_reason TEXT,
     wait_since BIGINT
-, port_step BIGINT, service_port BIGINT, namespace TEXT);
+, port_step BIGINT, service_port BIGINT, namespace TEXT, not_before BIGINT);
 CREATE INDEX allocations_by_task ON allocations (task_id);
 CREATE INDEX allocations_live ON allocations (ended_at, id);
 CREATE INDEX allocations_due ON allocations (preempt_deadline) WHERE ended_at IS NULL AND preempt_deadline IS NOT NULL;

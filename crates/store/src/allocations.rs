@@ -94,6 +94,8 @@ pub struct AllocationRow {
     pub preemptible: bool,
     /// When it was requested, microseconds.
     pub requested_at: i64,
+    /// It is not placed before this time, microseconds; `None` = it may be at once.
+    pub not_before: Option<i64>,
     /// When it was given slots.
     pub placed_at: Option<i64>,
     /// When its first container ran.
@@ -371,6 +373,7 @@ pub(crate) async fn save_allocations(
             single_place: "boolean" = |row| row.single_place,
             preemptible: "boolean" = |row| row.preemptible,
             requested_at: "bigint" = |row| row.requested_at,
+            not_before: "bigint" = |row| row.not_before,
             placed_at: "bigint" = |row| row.placed_at,
             started_at: "bigint" = |row| row.started_at,
             ended_at: "bigint" = |row| row.ended_at,

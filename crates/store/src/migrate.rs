@@ -126,6 +126,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "lost places",
         text: include_str!("../migrations/0021_lost_places.sql"),
     },
+    Migration {
+        version: 22,
+        name: "not before",
+        text: include_str!("../migrations/0022_not_before.sql"),
+    },
 ];
 
 /// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.

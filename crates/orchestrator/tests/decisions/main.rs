@@ -10,7 +10,7 @@ mod world;
 
 use det_config::hyperparameters::SearchMethod;
 use det_ids::{Micros, TrialId};
-use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::log_findings::LogFindings;
@@ -150,6 +150,68 @@ fn a_lost_place_costs_no_restart() {
     assert_eq!(world.trial_row(1).run_id, 2);
     let live = world.live(1);
     assert_eq!(world.allocations[&live].state, AllocationState::Pending);
+}
+
+/// The pause before the newest attempt of a trial, microseconds from now on.
+fn pause(world: &World) -> Option<i64> {
+    let row = &world.allocations[&world.live(1)];
+    row.not_before.map(|at| at.0 - world.now)
+}
+
+fn is_lost(world: &mut World) {
+    world.runs_on(1, &["a"]);
+    world.happens(Event::PlaceLost {
+        place: "a".into(),
+        reason: "away".to_owned(),
+    });
+}
+
+#[test]
+fn attempts_that_are_lost_one_after_another_have_a_pause_between_them() {
+    let mut world = world(SINGLE, 0);
+    for expected in [None, Some(5), Some(15), Some(60), Some(60), Some(60)] {
+        is_lost(&mut world);
+        assert_eq!(pause(&world), expected.map(|seconds| seconds * 1_000_000));
+    }
+    assert_eq!(world.trial_row(1).restarts, 0);
+    // What gives its slots back has shown that it can run.
+    let containers = world.runs_on(1, &["a"]);
+    for event in [AllocationEvent::Preempt, AllocationEvent::Acknowledge] {
+        let (id, cause) = (world.live(1), person());
+        world.happens(Event::Allocation { id, event, cause });
+    }
+    world.observe("a", &containers[0], exits(0));
+    assert_eq!(pause(&world), None);
+    is_lost(&mut world);
+    assert_eq!(pause(&world), None);
+    // The time that an attempt ran is part of the pause.
+    world.runs_on(1, &["a"]);
+    world.now += 3_000_000;
+    world.happens(Event::PlaceLost {
+        place: "a".into(),
+        reason: "away".to_owned(),
+    });
+    assert_eq!(pause(&world), Some(2_000_000));
+}
+
+#[test]
+fn what_cannot_be_started_is_repeated_with_pauses_and_what_fails_by_itself_at_once() {
+    let mut world = world(SINGLE, 5);
+    for expected in [None, Some(5_000_000)] {
+        let containers = world.runs_on(1, &["a"]);
+        let exit = ContainerExit::StartFailed {
+            message: "no space left on device".to_owned(),
+        };
+        let observed = ObservedState::Terminated { exit, cause: None };
+        world.observe("a", &containers[0], observed);
+        assert_eq!(pause(&world), expected);
+    }
+    assert_eq!(world.trial_row(1).restarts, 2);
+    for _ in 0..2 {
+        let containers = world.runs_on(1, &["a"]);
+        world.observe("a", &containers[0], exits(1));
+        assert_eq!(pause(&world), None);
+    }
 }
 
 #[test]

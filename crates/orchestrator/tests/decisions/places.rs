@@ -221,6 +221,7 @@ fn an_allocation_waits_until_it_is_placed_and_then_runs_or_stops() {
         excluded_places: [].into(),
         misfits: None,
         requested_at: Micros(1),
+        not_before: None,
     };
     let course = Course {
         placed_at: Some(Micros(2)),

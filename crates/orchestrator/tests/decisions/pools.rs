@@ -61,6 +61,7 @@ fn request(id: &str, job: &str, slots: u32) -> Request {
         excluded_places: BTreeSet::new(),
         misfits: None,
         requested_at: Micros(0),
+        not_before: None,
     }
 }
 

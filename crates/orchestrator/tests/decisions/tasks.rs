@@ -163,6 +163,9 @@ fn a_preemptible_task_that_loses_its_place_is_queued_again_until_it_has_lost_too
             assert_eq!((task.state, task.losses), (TaskState::Queued, attempt));
             let next = &world.allocations[&id.allocation(attempt + 1)];
             assert_eq!(next.state, AllocationState::Pending);
+            let pause = next.not_before.map(|at| (at.0 - world.now) / 1_000_000);
+            let expected = [None, Some(5), Some(15), Some(60), Some(60)];
+            assert_eq!(pause, expected[attempt as usize - 1]);
         }
         let reason = |world: &World, attempt| {
             let row = &world.allocations[&id.allocation(attempt)];

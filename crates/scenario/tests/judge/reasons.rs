@@ -149,6 +149,7 @@ pub fn is_true(
                 && !fits_without_worse(before, plan, request)
         }
         WaitReason::AuxFull { .. } => !fits_without_worse(before, plan, request),
+        WaitReason::PausedAfterFailures { until } => request.not_before == Some(*until),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use det_ids::{AllocationId, PriorityOrder, WorkspaceId};
 
-use super::{BlockingCause, Holders, PlaceGroup, WaitReason};
+use super::{BlockingCause, Holders, PlaceGroup, WaitReason, moment};
 use crate::model::MisfitGroup;
 
 /// Gives the text that replaces an allocation in a sentence.
@@ -222,6 +222,12 @@ impl WaitReason {
                 f,
                 "all places for zero-slot tasks are taken ({in_use} of {limit}); it starts when one of them ends, or \
                  raise max_aux_containers_per_agent"
+            ),
+            Self::PausedAfterFailures { until } => write!(
+                f,
+                "starts no earlier than {}, because its attempts ended one after another for reasons of their places: the \
+                 task's log has them",
+                moment(*until)
             ),
         }
     }

@@ -256,6 +256,7 @@ impl World {
                 Misfits::of(unfit).into()
             }),
             requested_at,
+            not_before: None,
         }
     }
 

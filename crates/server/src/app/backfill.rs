@@ -86,6 +86,7 @@ mod tests {
             single_place: false,
             preemptible: true,
             requested_at,
+            not_before: None,
             placed_at,
             started_at: None,
             ended_at: None,

@@ -114,6 +114,7 @@ pub(super) fn asked(row: &AllocationRow, misfits: Option<Arc<Misfits>>) -> Reque
         excluded_places: row.excluded_places.clone().unwrap_or_default(),
         misfits,
         requested_at: Micros(row.requested_at),
+        not_before: row.not_before.map(Micros),
     }
 }
 

@@ -41,6 +41,7 @@ mod races;
 mod recovery;
 mod reload;
 mod renewal;
+mod retries;
 mod rights;
 mod services_host;
 mod shells;

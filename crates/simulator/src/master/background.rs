@@ -35,7 +35,7 @@ impl PlannerAnswer {
         let mut planner = Planner::of(&snapshot, &queue);
         Self {
             plan: planner.plan(Micros(now)),
-            look_again: planner.next_reservation_at(Micros(now)).map(|at| at.0),
+            look_again: planner.next_due_at(Micros(now)).map(|at| at.0),
         }
     }
 

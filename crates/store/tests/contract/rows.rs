@@ -155,6 +155,7 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<TrialId>) -> 
         single_place: false,
         preemptible: true,
         requested_at: 4_000,
+        not_before: Some(4_500),
         placed_at: None,
         started_at: None,
         ended_at: None,

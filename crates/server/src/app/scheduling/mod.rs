@@ -117,7 +117,7 @@ impl Scheduling {
         }
     }
 
-    /// One pass over all pools; gives how long until one is due without any change: a request comes of age, or a reason is
+    /// One pass over all pools; gives how long until one is due without any change: a request comes of age or may start, or a reason is
     /// to be stored with its present numbers.
     pub(crate) async fn pass(&self, state: &mut State) -> AppResult<Option<Duration>> {
         let touched = self
@@ -154,7 +154,7 @@ impl Scheduling {
             if decided.outdated > 0 {
                 sooner(state.refreshes.wait_for(decided.outdated));
             }
-            if let Some(due) = planner.next_reservation_at(now)
+            if let Some(due) = planner.next_due_at(now)
                 && let Ok(wait) = u64::try_from(due.0.saturating_sub(now.0))
             {
                 sooner(Duration::from_micros(wait));

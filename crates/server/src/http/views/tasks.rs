@@ -375,6 +375,7 @@ pub(crate) mod tests {
             single_place: false,
             preemptible: true,
             requested_at: 10,
+            not_before: None,
             placed_at: None,
             started_at: None,
             ended_at: None,
