@@ -271,9 +271,12 @@ def test_two_gangs_of_the_whole_cluster_both_finish(
             reaches(master, number, "COMPLETED", within=120)
 
 
-def test_pods_of_a_gang_are_ranks_on_their_nodes(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
+@pytest.mark.parametrize("spare", [0, 1], ids=["whole nodes", "parts of nodes"])
+def test_pods_of_a_gang_are_ranks_on_their_nodes(
+    master: Cluster, control_plane: Kubernetes, namespace: str, spare: int
+) -> None:
     largest = max(control_plane.nodes().values())
-    number = experiment(master, life(run_for="15s"), slots=2 * largest)
+    number = experiment(master, life(run_for="5s" if spare else "15s"), slots=2 * largest - spare)
 
     def placed() -> bool:
         pods = pods_of(control_plane, namespace, number)
@@ -283,6 +286,8 @@ def test_pods_of_a_gang_are_ranks_on_their_nodes(master: Cluster, control_plane:
     pods = pods_of(control_plane, namespace, number)
     assert len({pod["spec"]["nodeName"] for pod in pods}) == 2
     assert not any(pod["spec"].get("schedulingGates") for pod in pods)
+    gpus = sorted(int(pod["spec"]["containers"][-1]["resources"]["limits"]["nvidia.com/gpu"]) for pod in pods)
+    assert gpus == [largest - spare, largest]
     reaches(master, number, "COMPLETED")
 
 

@@ -9,9 +9,6 @@ use crate::gang::{Group, divide};
 use crate::model::{PlaceSnapshot, PlaceState, PoolSettings, PoolSnapshot, SlotState};
 use crate::reason::{PlaceGroup, WaitReason};
 
-/// How far [`nearest`] looks for an uneven sum of places.
-const NEAREST_REACH: u32 = 1024;
-
 /// A request that no present or provisionable places could hold, even if nothing else ran.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeverFits {
@@ -193,9 +190,17 @@ impl Capacity {
 
     fn holds(&self, ask: &SlotDemand<'_>, settings: &PoolSettings) -> bool {
         let units = ask.slots.max(1);
-        units <= self.largest()
-            || (!ask.single_place
-                && divide(&self.groups, units, settings.allow_heterogeneous_fits).is_some())
+        if units <= self.largest() {
+            return true;
+        }
+        if ask.single_place {
+            return false;
+        }
+        // Where places may be taken in part, empty ones hold any size.
+        if settings.allow_heterogeneous_fits {
+            return units <= self.total();
+        }
+        divide(&self.groups, units, false).is_some()
     }
 }
 
@@ -303,6 +308,9 @@ fn nearest(capacity: &Capacity, ask: &SlotDemand<'_>, settings: &PoolSettings) -
     let mut below = capacity.largest().min(ask.slots).min(most);
     let mut above = u32::MAX;
     if !ask.single_place && of_container.is_none() {
+        if settings.allow_heterogeneous_fits {
+            below = capacity.total().min(ask.slots);
+        }
         for &(size, count) in &capacity.groups {
             let fewer = (ask.slots / size).min(count);
             below = below.max(fewer.saturating_mul(size));
@@ -310,18 +318,6 @@ fn nearest(capacity: &Capacity, ask: &SlotDemand<'_>, settings: &PoolSettings) -
             if more <= count {
                 above = above.min(more.saturating_mul(size));
             }
-        }
-        if settings.allow_heterogeneous_fits {
-            let fits = |units: &u32| divide(&capacity.groups, *units, true).is_some();
-            let lowest = ask.slots.saturating_sub(NEAREST_REACH).max(below);
-            below = (lowest..ask.slots).rev().find(fits).unwrap_or(below);
-            let total = capacity.total();
-            let highest = ask
-                .slots
-                .saturating_add(NEAREST_REACH)
-                .min(total)
-                .min(above);
-            above = (ask.slots..=highest).find(fits).unwrap_or(above);
         }
     }
     let mut sizes = Vec::new();

@@ -67,7 +67,7 @@ pub enum WaitReason {
         /// Slots of all places that are not excluded.
         capacity: u32,
     },
-    /// A request larger than one place takes whole places, and no whole places add up to it.
+    /// A request larger than one place takes whole places of equal size, and no such places add up to it.
     GangDoesNotDivide {
         /// Slots asked for.
         needed: u32,

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::future::ShapeSet;
 use crate::gang::{Group, divide};
 use crate::prepared::PreparedPool;
-use crate::space::{PlaceRank, Shape, Space};
+use crate::space::{PartialFit, PlaceRank, Shape, Space};
 
 /// Places that one request reserves: usually one, and there may be thousands of requests, so it is kept inline.
 pub(crate) type ReservedPlaces = SmallVec<[PlaceRank; 4]>;
@@ -90,7 +90,7 @@ impl Reserver {
             .or_else(|| {
                 shape
                     .spans()
-                    .then(|| self.whole_places(space, shape))
+                    .then(|| self.several_places(space, shape))
                     .flatten()
             });
         match &chosen {
@@ -128,6 +128,29 @@ impl Reserver {
         });
         *passed = ahead.map_or(by_obtainable.len(), |ahead| *passed + ahead);
         by_obtainable.get(*passed).copied()
+    }
+
+    /// Several places: whole ones, or those that the shape takes parts of.
+    fn several_places(&self, space: &Space, shape: &Shape) -> Option<ReservedPlaces> {
+        match (PartialFit { space, shape }).places() {
+            Some(most) => self.parts_of_places(space, shape, most as usize),
+            None => self.whole_places(space, shape),
+        }
+    }
+
+    /// Places that hold the shape when nothing else runs: those with most units that are not booked, of equal ones those
+    /// where most can be obtained.
+    fn parts_of_places(&self, space: &Space, shape: &Shape, most: usize) -> Option<ReservedPlaces> {
+        let unbooked = |place: PlaceRank| {
+            let booked = self.booked[place as usize];
+            space.cell(place).capacity.saturating_sub(booked)
+        };
+        let by_obtainable = self.ranking.by_obtainable.iter().copied();
+        let mut places: Vec<PlaceRank> = by_obtainable.filter(|a| shape.allows(*a)).collect();
+        places.sort_by_key(|place| Reverse(unbooked(*place)));
+        places.truncate(most);
+        let held: u64 = places.iter().map(|a| u64::from(unbooked(*a))).sum();
+        (held >= u64::from(shape.units)).then(|| places.into_iter().collect())
     }
 
     fn whole_places(&self, space: &Space, shape: &Shape) -> Option<ReservedPlaces> {

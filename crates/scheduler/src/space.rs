@@ -2,14 +2,18 @@
 //!
 //! A [`Space`] knows places only by their rank (their index in id order) and capacity only as a number of units: slots
 //! in one run, auxiliary units in the other. Places are in buckets of equal free units and score; entirely unused
-//! places are also in groups of equal size, for requests that span places. Nothing is copied to try a change: it is
+//! places are also in groups of equal size, for requests that take whole places. Nothing is copied to try a change: it is
 //! undone.
+
+mod partial;
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::gang::{Group, divide};
 use crate::model::Fitting;
+
+pub(crate) use partial::PartialFit;
 
 /// Rank of a place in id order.
 pub(crate) type PlaceRank = u32;
@@ -100,6 +104,10 @@ pub(crate) struct Space {
     fitting: Fitting,
     heterogeneous: bool,
     cells: Vec<Cell>,
+    /// By place: whether it is in service. Rules close places for a while, which does not change this.
+    in_service: Vec<bool>,
+    /// Places in service by capacity; those without any are left out.
+    sizes: BTreeMap<u32, u32>,
     /// Open places by free units, then score.
     buckets: BTreeMap<(u32, Score), BTreeSet<PlaceRank>>,
     /// Open places without work, by free units; places without free units are left out.
@@ -107,11 +115,18 @@ pub(crate) struct Space {
 }
 
 impl Space {
+    /// The places that are open here are those in service.
     pub(crate) fn new(fitting: Fitting, heterogeneous: bool, cells: Vec<Cell>) -> Self {
+        let mut sizes = BTreeMap::new();
+        for cell in cells.iter().filter(|cell| cell.open && cell.capacity > 0) {
+            *sizes.entry(cell.capacity).or_default() += 1;
+        }
         let mut space = Self {
             fitting,
             heterogeneous,
+            in_service: cells.iter().map(|cell| cell.open).collect(),
             cells,
+            sizes,
             buckets: BTreeMap::new(),
             idle: BTreeMap::new(),
         };
@@ -173,8 +188,8 @@ impl Space {
         self.change(place, |cell| cell.fixed_score = score);
     }
 
-    /// Where `shape` fits now: on one place if any holds it all, else on whole places if it may span them. `spread`
-    /// varies which of several equal places is taken.
+    /// Where `shape` fits now: on one place if any holds it all, else on several if it may span them: whole ones, or
+    /// parts of as few as [`PartialFit::places`] gives. `spread` varies which of several equal places is taken.
     pub(crate) fn fit(&self, shape: &Shape, spread: u64) -> Option<Parts> {
         if let Some(place) = self.fit_one(shape, spread) {
             return Some(vec![(place, shape.units)]);
@@ -186,9 +201,8 @@ impl Space {
         }
     }
 
-    /// Where `shape` fits on the places in `near`, where work stops for it: on one of them, or on whole places that
-    /// include
-    /// all of them.
+    /// Where `shape` fits on the places in `near`, where work stops for it: on one of them, or on several places that
+    /// include all of them.
     pub(crate) fn fit_near(
         &self,
         shape: &Shape,
@@ -246,8 +260,17 @@ impl Space {
             .collect()
     }
 
-    /// Whole unused places that add up to `shape`, preferably those in `first`.
+    /// Several places that hold `shape` together: whole ones, or parts. Preferably those in `first`.
     fn fit_gang(&self, shape: &Shape, spread: u64, first: &BTreeSet<PlaceRank>) -> Option<Parts> {
+        let partial = PartialFit { space: self, shape };
+        match partial.places() {
+            Some(most) => partial.fit(spread, first, most),
+            None => self.fit_whole(shape, spread, first),
+        }
+    }
+
+    /// Whole unused places that add up to `shape`, preferably those in `first`.
+    fn fit_whole(&self, shape: &Shape, spread: u64, first: &BTreeSet<PlaceRank>) -> Option<Parts> {
         let chosen = divide(&self.idle_groups(shape), shape.units, self.heterogeneous)?;
         let mut parts = Parts::new();
         for (size, count) in chosen {
@@ -255,13 +278,7 @@ impl Space {
             let mut ranked: Vec<PlaceRank> = rotated(places, spread, self.cells.len())
                 .filter(|place| shape.allows(*place))
                 .collect();
-            // A stable sort, so that the rotation decides between equals.
-            ranked.sort_by(|a, b| {
-                let is_first = |place| first.contains(place);
-                is_first(b)
-                    .cmp(&is_first(a))
-                    .then_with(|| self.score(*b).by_value(self.score(*a)))
-            });
+            sort_by_preference(self, &mut ranked, first);
             parts.extend(ranked.into_iter().take(count as usize).map(|a| (a, size)));
         }
         Some(parts)
@@ -312,6 +329,16 @@ impl Space {
             }
         }
     }
+}
+
+/// Those in `first` come first, then those that suit best. Stable, so that the rotation decides between equals.
+fn sort_by_preference(space: &Space, places: &mut [PlaceRank], first: &BTreeSet<PlaceRank>) {
+    places.sort_by(|a, b| {
+        let is_first = |place| first.contains(place);
+        is_first(b)
+            .cmp(&is_first(a))
+            .then_with(|| space.score(*b).by_value(space.score(*a)))
+    });
 }
 
 /// All members, starting at a rank that `spread` chooses among `places_in_pool` ranks.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::gang::{Group, divide};
+use crate::gang::{Group, divide, holds_on};
 use crate::prepared::{ActiveAllocation, Part};
-use crate::space::{PlaceRank, Shape, Space};
+use crate::space::{PartialFit, PlaceRank, Shape, Space};
 
 /// Looks for victims among `candidates`, which come least important first, for a `shape` that does not fit `space`.
 /// Returns their numbers, least important first, or `None` if it does not fit even without all of them.
@@ -56,8 +56,11 @@ struct SpaceDelta<'a> {
     changed: BTreeMap<PlaceRank, PlaceUse>,
     /// Number of changed places that hold the whole request.
     places_that_fit: u32,
-    /// Unused places by size; empty for a request that may not span places.
-    idle: BTreeMap<u32, u32>,
+    /// Over how many places the request is divided if it takes parts of them.
+    places_in_part: Option<u32>,
+    /// Places by size: all by their free units for a request that takes parts of them, else the unused ones. Empty for a
+    /// request that may not span places.
+    groups: BTreeMap<u32, u32>,
 }
 
 /// Units of one place.
@@ -70,7 +73,11 @@ struct PlaceUse {
 
 impl<'a> SpaceDelta<'a> {
     fn new(space: &'a Space, shape: &'a Shape) -> Self {
-        let idle = if shape.spans() {
+        let partial = PartialFit { space, shape };
+        let places_in_part = partial.places();
+        let groups = if places_in_part.is_some() {
+            partial.free_groups()
+        } else if shape.spans() {
             space.idle_groups(shape).into_iter().collect()
         } else {
             BTreeMap::new()
@@ -80,7 +87,8 @@ impl<'a> SpaceDelta<'a> {
             shape,
             changed: BTreeMap::new(),
             places_that_fit: 0,
-            idle,
+            places_in_part,
+            groups,
         }
     }
 
@@ -124,8 +132,9 @@ impl<'a> SpaceDelta<'a> {
             };
         }
         let size = u32::try_from(place.free).unwrap_or(0);
-        if self.shape.spans() && place.used == 0 && size > 0 {
-            let places = self.idle.entry(size).or_default();
+        let counts = place.used == 0 || self.places_in_part.is_some();
+        if self.shape.spans() && counts && size > 0 {
+            let places = self.groups.entry(size).or_default();
             *places = if present {
                 *places + 1
             } else {
@@ -141,12 +150,12 @@ impl<'a> SpaceDelta<'a> {
         if !self.shape.spans() {
             return false;
         }
-        let groups: Vec<Group> = self
-            .idle
-            .iter()
-            .rev()
-            .map(|(size, count)| (*size, *count))
-            .collect();
+        let groups = self.groups.iter().rev();
+        let groups = groups.map(|(size, count)| (*size, *count));
+        if let Some(most) = self.places_in_part {
+            return holds_on(groups, self.shape.units, most);
+        }
+        let groups: Vec<Group> = groups.collect();
         divide(&groups, self.shape.units, self.space.heterogeneous()).is_some()
     }
 }

@@ -55,7 +55,6 @@ fn a_request_is_divided_over_places_as_documented() {
             &[8, 4],
         ),
         ("8, none of the 6, then 4", 12, &[8, 6, 4], true, &[8, 4]),
-        ("nothing adds up to 10", 10, &[8, 8, 4], true, &[]),
         (
             "equal agents are preferred to uneven ones",
             16,
@@ -728,8 +727,11 @@ fn what_can_never_run_is_refused_with_the_nearest_sizes() {
         (single.nearest, single.reason.kind()),
         (vec![8], WaitKind::NoPlaceLargeEnough)
     );
-    let uneven = refused(pool().places(&[8, 4]).uneven().queued("t", 10, &prio(42)));
-    assert_eq!(uneven.nearest, [8, 12]);
+    let uneven = refused(pool().places(&[8, 4]).uneven().queued("t", 13, &prio(42)));
+    assert_eq!(
+        (uneven.nearest, uneven.reason.kind()),
+        (vec![12], WaitKind::PoolTooSmall)
+    );
 
     let fits = |world: World| can_ever_fit(&world.pool, &world.queue.requests[0].demand()).is_ok();
     assert!(fits(

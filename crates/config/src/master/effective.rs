@@ -206,7 +206,7 @@ pub struct EffectiveScheduler {
     pub default_priority: u8,
     /// Which agent among those with free slots.
     pub fitting_policy: FittingPolicy,
-    /// Whether a task may spread unevenly over agents, or nodes. Unless configured, over nodes alone.
+    /// Whether a task that needs several agents, or nodes, may have unequal parts of them. Unless configured, of nodes alone.
     pub allow_heterogeneous_fits: bool,
     /// Whether this comes from the cluster's block (or its absence) rather than the pool's.
     pub inherited: bool,

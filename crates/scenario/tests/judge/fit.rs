@@ -130,14 +130,24 @@ impl State {
 
     /// Whether a request fits what is free.
     pub fn fits(&self, request: &Request) -> bool {
-        let places: Vec<&PlaceSnapshot> = self
-            .pool
-            .places
-            .iter()
-            .filter(|a| a.state == PlaceState::Enabled && !request.excluded_places.contains(&a.id))
-            .collect();
+        self.fits_without(request, &BTreeSet::new())
+    }
+
+    /// Whether a request fits what is free on other places than those that are reserved.
+    pub fn fits_without(&self, request: &Request, reserved: &BTreeSet<PlaceId>) -> bool {
+        let usable = |place: &&PlaceSnapshot| {
+            place.state == PlaceState::Enabled
+                && !request.excluded_places.contains(&place.id)
+                && !reserved.contains(&place.id)
+        };
+        let places: Vec<&PlaceSnapshot> = self.pool.places.iter().filter(usable).collect();
         if request.slots == 0 {
             return places.iter().any(|place| place.aux_used < place.aux_limit);
+        }
+        if let Some(most) = self.places_in_part(request) {
+            let mut free: Vec<u32> = places.iter().map(|a| free_slots(a)).collect();
+            free.sort_unstable();
+            return free.iter().rev().take(most).sum::<u32>() >= request.slots;
         }
         let unused = places
             .iter()
@@ -149,13 +159,44 @@ impl State {
             || self.sums_up(request, &unused.collect::<Vec<_>>())
     }
 
+    /// Over how many places a request is divided that takes parts of them: whole ones in service never add up to it, and
+    /// fewer do not hold it.
+    pub fn places_in_part(&self, request: &Request) -> Option<usize> {
+        let in_service = |place: &&PlaceSnapshot| {
+            let misfits = request.misfits.iter();
+            let unfit = misfits.flat_map(|misfits| misfits.never.iter().chain(&misfits.now));
+            let mut barred = request.excluded_places.iter().chain(unfit);
+            place.state == PlaceState::Enabled && barred.all(|id| *id != place.id)
+        };
+        let sizes = self.pool.places.iter().filter(in_service).map(|place| {
+            let slots = place.slots.iter();
+            let offered = slots.filter(|slot| {
+                !matches!(slot.state, SlotState::Draining(_) | SlotState::Disabled(_))
+            });
+            number(offered.count())
+        });
+        let mut sizes: Vec<u32> = sizes.collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let one = sizes.first().is_some_and(|size| *size >= request.slots);
+        let whole = one || self.sums_up(request, &sizes);
+        if whole || request.single_place || !self.pool.settings.allow_heterogeneous_fits {
+            return None;
+        }
+        let fewest =
+            (1..=sizes.len()).find(|count| sizes[..*count].iter().sum::<u32>() >= request.slots);
+        fewest.filter(|_| request.slots > 0)
+    }
+
     /// Whether places of these sizes (slots, auxiliary places), all empty, hold a request.
     pub fn holds(&self, request: &Request, sizes: &[(u32, u32)]) -> bool {
         if request.slots == 0 {
             return sizes.iter().any(|(_, aux)| *aux > 0);
         }
         let sizes: Vec<u32> = sizes.iter().map(|(size, _)| *size).collect();
-        sizes.iter().any(|size| *size >= request.slots) || self.sums_up(request, &sizes)
+        let in_parts = !request.single_place
+            && self.pool.settings.allow_heterogeneous_fits
+            && sizes.iter().sum::<u32>() >= request.slots;
+        in_parts || sizes.iter().any(|size| *size >= request.slots) || self.sums_up(request, &sizes)
     }
 
     /// Whether whole places of these sizes add up to the request.

@@ -81,6 +81,10 @@ fn placements(before: &State, plan: &Plan) {
         if request.single_place || request.slots == 0 {
             assert_eq!(placement.parts.len(), 1);
         }
+        let in_part = before.places_in_part(request);
+        if let Some(most) = in_part {
+            assert_eq!(placement.parts.len(), most, "as few agents as can hold it");
+        }
         for (place_id, slots) in &placement.parts {
             let place = before.place(place_id);
             assert_eq!(place.state, PlaceState::Enabled);
@@ -90,7 +94,7 @@ fn placements(before: &State, plan: &Plan) {
                 *used += 1;
                 assert!(*used <= place.aux_limit, "aux limit of {place_id}");
             }
-            if placement.parts.len() > 1 {
+            if placement.parts.len() > 1 && in_part.is_none() {
                 let offered = place
                     .slots
                     .iter()

@@ -74,13 +74,13 @@ impl Play<'_> {
 
     /// Starts a request if it fits without what is reserved; else its job is out.
     fn offer(&mut self, request: &Request) -> bool {
-        let mut allowed = request.clone();
-        if request.slots > 0 {
-            allowed
-                .excluded_places
-                .extend(self.reserved.iter().cloned());
-        }
-        if !self.state.fits(&allowed) || self.exceeds_workspace(request) {
+        let nothing = BTreeSet::new();
+        let reserved = if request.slots > 0 {
+            &self.reserved
+        } else {
+            &nothing
+        };
+        if !self.state.fits_without(request, reserved) || self.exceeds_workspace(request) {
             self.out.insert(request.job_id.clone());
             return false;
         }

@@ -59,7 +59,7 @@ keys! {
             also("{\"const\": \"\"}");
         /// Which agent among those with free slots: the one that is then fullest, or emptiest.
         fitting_policy: Option<FittingPolicy> = Kind::Choice(&["best", "worst"]), built_in("\"best\"");
-        /// Whether a task may spread unevenly over agents.
+        /// Whether a task that needs several agents may have unequal parts of them, and parts of agents that are in use.
         allow_heterogeneous_fits: Option<bool> = Kind::Bool, built_in("false");
         /// Whether higher priority interrupts lower; for `priority`.
         preemption: Option<bool> = Kind::Bool, built_in("false");

@@ -76,11 +76,26 @@ async fn a_size_that_no_equal_places_make_is_started_on_unequal_ones() {
     let client = cluster.determined().await;
     let mut node = FakePlace::join(&cluster, "node", 4, "default", Vec::new()).await;
     let mut other = FakePlace::join(&cluster, "other", 3, "default", Vec::new()).await;
-    let message = refused(&client, json!({"slots_per_trial": 5})).await;
-    assert!(
-        message.contains("nearest sizes that fit: 4, 7"),
-        "{message}"
-    );
+    let message = refused(&client, json!({"slots_per_trial": 8})).await;
+    assert!(message.contains("nearest sizes that fit: 7"), "{message}");
+    pools::submit(&client, "seven", json!({"slots_per_trial": 7})).await;
+    let mut sizes = Vec::new();
+    for place in [&mut node, &mut other] {
+        let start = next_start(place).await;
+        assert_eq!(start.origin.members, 2);
+        sizes.push(start.spec.slots.count());
+    }
+    sizes.sort_unstable();
+    assert_eq!(sizes, [3, 4]);
+    cluster.stop_unchecked().await;
+}
+
+#[tokio::test]
+async fn a_size_that_no_equal_parts_make_is_started_in_unequal_ones() {
+    let cluster = cluster().await;
+    let client = cluster.determined().await;
+    let mut node = FakePlace::join(&cluster, "node", 4, "default", Vec::new()).await;
+    let mut other = FakePlace::join(&cluster, "other", 4, "default", Vec::new()).await;
     pools::submit(&client, "seven", json!({"slots_per_trial": 7})).await;
     let mut sizes = Vec::new();
     for place in [&mut node, &mut other] {
