@@ -122,7 +122,7 @@ def test_values_have_their_effects(group: str, tmp_path: pathlib.Path) -> None:
     least = {**LEAST, **EFFECTS["groups"][group].get("over", {})}
     without, given = tmp_path / "without.yaml", tmp_path / "with.yaml"
     # A storage that its group only begins to describe is not rendered without the rest.
-    storage = LEAST["checkpointStorage"] if group in ("s3", "azure") else least["checkpointStorage"]
+    storage = LEAST["checkpointStorage"] if group in ("s3", "gcs", "azure") else least["checkpointStorage"]
     without.write_text(yaml.safe_dump({**least, "checkpointStorage": storage}))
     given.write_text(yaml.safe_dump(nested(rows, least)))
     is_upgrade = "(upgrade)" in group
