@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import harness
+import page
 from conftest import equipment
 from harness import Cluster
 from kubernetes import Kubernetes
@@ -160,3 +161,34 @@ def test_pods_that_another_quota_refuses_are_made_once_it_is_gone(
     in_namespace(control_plane, number, research)
     control_plane.run("delete", "quota", "no-pods", "--namespace", research)
     reaches(master, number, "COMPLETED", within=120)
+
+
+def test_the_commands_of_the_documentation(
+    master: Cluster, control_plane: Kubernetes, namespaces: tuple[str, str]
+) -> None:
+    control_plane.masters_kubeconfig("default", "rbac.profile=cluster", "rbac.workspaceBindings=true")
+    names_there = {"vision": "by-the-page", "research": namespaces[1], "west": "lab", "NAME": "by-the-page"}
+    heading = "Workspaces and namespaces"
+
+    def done(words: list[str]) -> str:
+        assert words[0] == "det", words
+        return master.run_det(*words[1:], env=ADMIN, cwd=directory).out
+
+    directory = master.root / "page"
+    directory.mkdir()
+    (directory / "pods.yaml").write_text(page.text("What users may set", "yaml"))
+    # The last one makes the workspace that the others are about.
+    *bindings, creation = page.commands(page.text(heading, **names_there))
+    made = done(creation)
+    assert "is bound to namespace by-the-page-" in made
+    shown = [done(words) for words in bindings]
+    [listed] = [out for words, out in zip(bindings, shown) if "list" in words]
+    assert "by-the-page-" in listed and "lab" in listed
+    done(["det", "workspace", "bindings", "set", "by-the-page", "--auto-create-namespace"])
+    quotas = [done(words) for words in page.commands(page.text(heading, number=1, **names_there))]
+    assert "8" in quotas[-1]
+    for words in page.commands(page.text("What users may set", **names_there)):
+        done(words)
+    kept = master.run_det("config-policies", "describe", "tasks", "--workspace-name", "by-the-page", env=ADMIN).out
+    assert "spec.volumes.hostPath" in kept
+    master.client("workspace", "delete", "by-the-page", "--yes", env=ADMIN)
