@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import re
 import signal
 import uuid
@@ -686,6 +687,29 @@ def test_pod_specs_of_the_documentation_become_the_pods_that_it_describes(
     assert 'did you mean "environment.pod_spec"?' in refused.err + refused.out
     for line in pools.api("GET", "/api/v1/shells", user="admin")["shells"]:
         pools.run_det("shell", "kill", line["id"])
+
+
+def test_many_tasks_that_are_killed_while_they_are_made_leave_nothing(
+    master: Cluster, control_plane: Kubernetes, namespace: str
+) -> None:
+    config = {"entrypoint": ["true"], "resources": {"slots": 0}, "environment": {"pod_spec": life(scenario="forever")}}
+
+    def launched() -> str:
+        return master.api("POST", "/api/v1/commands", {"config": config}, user="admin")["command"]["id"]
+
+    # More of them by hand: a control plane makes and deletes a few in a second.
+    tasks = [launched() for _ in range(int(os.environ.get("DET_KUBERNETES_TASKS", "40")))]
+
+    def left(kind: str) -> set[str]:
+        found = control_plane.items(kind, "--namespace", namespace)
+        return {it["metadata"]["name"] for it in found for task in tasks if task in it["metadata"]["name"]}
+
+    wait_for("the first pods", lambda: left("pods"), within=60, seen=master.describe)
+    for task in tasks:
+        master.api("POST", f"/api/v1/commands/{task}/kill", user="admin")
+    wait_for("no task is left", lambda: not master.live_tasks(), within=120, seen=lambda: len(master.live_tasks()))
+    for kind in ("jobs", "pods", "secrets"):
+        wait_for(f"no {kind} are left", lambda kind=kind: not left(kind), within=60, seen=lambda kind=kind: left(kind))
 
 
 def test_the_login_of_a_task_pulls_its_image(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
