@@ -712,6 +712,17 @@ def test_many_tasks_that_are_killed_while_they_are_made_leave_nothing(
         wait_for(f"no {kind} are left", lambda kind=kind: not left(kind), within=60, seen=lambda kind=kind: left(kind))
 
 
+def test_the_first_slots_of_a_node_are_taken_and_shown_first(control_plane: Kubernetes, namespace: str) -> None:
+    more = {"slot_type": "cpu", "slot_resource_requests": {"cpu": 2}, "max_slots_per_pod": 16}
+    with managing(control_plane, namespace, **more) as master:
+        number = experiment(master, life(run_for="4s"), slots=11)
+        node = node_of(master, control_plane, namespace, number)
+        listed = json.loads(master.run_det("slot", "list", "--json").out)
+        shown = [(int(it["slot_id"]), it["allocation_id"] != "FREE") for it in listed if it["agent_id"] == node]
+        assert shown == [(slot, slot < 11) for slot in range(16)]
+        reaches(master, number, "COMPLETED")
+
+
 def test_the_login_of_a_task_pulls_its_image(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
     login = {"username": "u", "password": "not-in-the-pod"}
     environment = {"image": "registry.example.com/team/image:1", "registry_auth": login}
