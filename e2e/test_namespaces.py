@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -161,6 +162,30 @@ def test_pods_that_another_quota_refuses_are_made_once_it_is_gone(
     in_namespace(control_plane, number, research)
     control_plane.run("delete", "quota", "no-pods", "--namespace", research)
     reaches(master, number, "COMPLETED", within=120)
+
+
+def test_bindings_that_are_made_at_once_leave_one_and_what_runs_alone(
+    master: Cluster, control_plane: Kubernetes, namespaces: tuple[str, str]
+) -> None:
+    master.client("workspace", "create", "busy", env=ADMIN)
+    master.client("project", "create", "busy", "all", env=ADMIN)
+    running = experiment(master, life("6s"), workspace="busy", project="all")
+    in_namespace(control_plane, running, namespaces[0])
+
+    def bound(namespace: str) -> int:
+        words = ("workspace", "bindings", "set", "busy", "--namespace", namespace)
+        return master.run_det(*words, env=ADMIN, check=False).code
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        codes = list(pool.map(bound, namespaces * 4))
+    assert codes == [0] * 8
+    listed = master.run_det("workspace", "bindings", "list", "busy", "--csv").out
+    (last,) = [namespace for namespace in namespaces if namespace in listed]
+    reaches(master, running, "COMPLETED")
+    assert master.trials(running)[0]["restarts"] == 0
+    after = experiment(master, life("1s"), workspace="busy", project="all")
+    in_namespace(control_plane, after, last)
+    reaches(master, after, "COMPLETED")
 
 
 def test_the_commands_of_the_documentation(
