@@ -471,6 +471,7 @@ case $url in
 */api/v1/master) printf '%s' "$ANSWER" ;;
 */scale) printf '{"spec":{"replicas":0},"status":{"replicas":0,"selector":"x"}}' ;;
 */jobs\\?*) printf '%s' "$JOBS" ;;
+*/pods\\?*) printf '%s' "$PODS" ;;
 esac
 """
 
@@ -489,12 +490,16 @@ def test_jobs_are_deleted_after_the_master_was_stopped(known: bool, tmp_path: pa
         {"name": "det-0a1b-exp-1", "namespace": "ns-r-tasks"},
         {"name": "det-0a1b-cmd-2", "namespace": "other"},
     ]
-    jobs = {"kind": "PartialObjectMetadataList", "metadata": {"resourceVersion": "1"}}
-    jobs["items"] = [
-        {"kind": "PartialObjectMetadata", "metadata": {**it, "labels": {"name": "x"}}} for it in found_jobs
-    ]
+    found_pods = [{"name": "det-0a1b-exp-1-0-xyz", "generateName": "det-0a1b-exp-1-0-", "namespace": "ns-r-tasks"}]
+
+    def listed(found: list[dict[str, str]]) -> str:
+        items = [{"kind": "PartialObjectMetadata", "metadata": {**it, "labels": {"name": "x"}}} for it in found]
+        metadata = {"resourceVersion": "1"}
+        return json.dumps({"kind": "PartialObjectMetadataList", "metadata": metadata, "items": items}, indent=2)
+
     env |= {
-        "JOBS": json.dumps(jobs, indent=2),
+        "JOBS": listed(found_jobs),
+        "PODS": listed(found_pods),
         "KUBERNETES_SERVICE_HOST": "10.96.0.1",
         "KUBERNETES_SERVICE_PORT": "443",
     }
@@ -510,11 +515,14 @@ def test_jobs_are_deleted_after_the_master_was_stopped(known: bool, tmp_path: pa
         assert len(lines) == 1 and "kubectl get jobs" in run.stderr
         return
     scale = "https://10.96.0.1:443/apis/apps/v1/namespaces/ns/deployments/determined-master-deployment-r/scale"
-    batch = "https://10.96.0.1:443/apis/batch/v1"
+    batch, core = "https://10.96.0.1:443/apis/batch/v1", "https://10.96.0.1:443/api/v1"
     assert lines[1:] == [
         f"PATCH {scale}",
         f"GET {scale}",
         f"GET {batch}/jobs?labelSelector=determined.ai%2Fcluster_id%3D0a1b-2c",
+        f"GET {core}/pods?labelSelector=determined.ai%2Fcluster_id%3D0a1b-2c",
+        # They would wait for the master, which is stopped.
+        f"DELETE {core}/namespaces/ns-r-tasks/pods/det-0a1b-exp-1-0-xyz?gracePeriodSeconds=30",
         f"DELETE {batch}/namespaces/ns-r-tasks/jobs/det-0a1b-exp-1?propagationPolicy=Background",
         f"DELETE {batch}/namespaces/other/jobs/det-0a1b-cmd-2?propagationPolicy=Background",
     ]

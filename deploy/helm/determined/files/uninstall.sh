@@ -27,12 +27,25 @@ while [ "$(date +%s)" -lt "$give_up" ]; do
     sleep 2
 done
 
-# Names and namespaces alone, in whichever namespaces they are.
-list=$(api --header 'Accept: application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1' \
-    "$kubernetes/apis/batch/v1/jobs?labelSelector=determined.ai%2Fcluster_id%3D$id") ||
-    leave "the Jobs of cluster $id could not be listed"
-jobs=$(printf '%s' "$list" | tr -d ' \n' | sed 's/"metadata":{/\n/g' |
-    sed -n 's/^"name":"\([a-z0-9.-]*\)","namespace":"\([a-z0-9-]*\)".*/\2 \1/p')
+# Namespaces and names of what has the label of the cluster, in whichever namespaces it is. Asks for nothing else of it.
+labelled() {
+    list=$(api --header 'Accept: application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1' \
+        "$kubernetes/$1?labelSelector=determined.ai%2Fcluster_id%3D$id") || return 1
+    printf '%s' "$list" | tr -d ' \n' | sed 's/"metadata":{/\n/g' |
+        sed -n 's/^"name":"\([a-z0-9.-]*\)",\("generateName":"[a-z0-9.-]*",\)\{0,1\}"namespace":"\([a-z0-9-]*\)".*/\3 \1/p'
+}
+jobs=$(labelled apis/batch/v1/jobs) || leave "the Jobs of cluster $id could not be listed"
+pods=$(labelled api/v1/pods) || leave "the pods of cluster $id could not be listed"
+
+# Pods that end wait minutes for a master that takes their last lines, and there is none any more. Before their Jobs: kubelet
+# keeps to the time that it was given first. A Job replaces no pod that is still ending.
+while read -r namespace name; do
+    [ -n "$name" ] || continue
+    api --request DELETE --output /dev/null "$kubernetes/api/v1/namespaces/$namespace/pods/$name?gracePeriodSeconds=30" ||
+        echo "the pod $name in the namespace $namespace could not be deleted" >&2
+done <<PODS
+$pods
+PODS
 count=0
 while read -r namespace name; do
     [ -n "$name" ] || continue
