@@ -94,6 +94,10 @@ class Helm:
             if found["namespace"] in self.namespaces:
                 self.run("uninstall", found["name"], "--namespace", found["namespace"], "--no-hooks")
         names = sorted(self.namespaces)
+        # Pods of tasks wait for their master for minutes, and hold their slots.
+        if not self.on_fake_nodes:
+            for name in names:
+                self.kubernetes.run("delete", "pods", "--all", "--namespace", name, "--grace-period=1", "--wait=false")
         self.kubernetes.run("delete", "namespace", "--ignore-not-found", "--wait=false", *names)
         # What a release keeps, and belongs to no namespace.
         for found in self.kubernetes.items("persistentvolumes,priorityclasses"):

@@ -17,16 +17,19 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
+import page
 from conftest import equipment
-from harness import HERE, Missing, det_executable
+from harness import HERE, Missing, det_executable, wheel_det
 from helm import Helm, helm, may, secret_text, volume
+from jupyter import OWNER, Server, run
 from kubernetes import Kubernetes
 from node_services import Services
+from test_notebooks import WRITES
 from waiting import Hopeless, TooLate, wait_for
 
 pytestmark = pytest.mark.node
@@ -45,6 +48,8 @@ VALUES: dict[str, Any] = {
     "masterCpuRequest": "100m",
     "masterMemRequest": "256Mi",
     "db": {"cpuRequest": "100m", "memRequest": "256Mi"},
+    # By the name that the older chart had for it.
+    "postgresql": {"postgresqlExtendedConfig": {"maxConnections": 2000}},
     "slotType": "cpu",
     "maxSlotsPerPod": 1,
     "slotResourceRequests": {"cpu": 0.6},
@@ -60,6 +65,32 @@ for path in ("/run/determined-secret", "/var/run/secrets/kubernetes.io/serviceac
 for name, text in sorted(os.environ.items()):
     if "TOKEN" in name or "PASSWORD" in name:
         print("variable", name)
+for name in ("passwd", "group"):
+    print(name, pathlib.Path("/run/determined/etc", name).read_text())
+"""
+# What a pool adds to the pods of its tasks.
+WITH_SECRET = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "spec": {
+        "volumes": [{"name": "of-the-pool", "secret": {"secretName": "of-the-pool"}}],
+        "containers": [
+            {
+                "name": "determined-container",
+                "volumeMounts": [{"name": "of-the-pool", "mountPath": "/etc/secret-volume", "readOnly": True}],
+            }
+        ],
+    },
+}
+MASTER_DEPLOYMENT = "deployment/determined-master-deployment-det"
+AUX = ("--config", "resources.slots=0")
+# Runs until the test lets it end.
+GOES_ON = """
+import os, pathlib, time
+print("holding", flush=True)
+while not pathlib.Path(os.environ["E2E_DIR"], "go").exists():
+    time.sleep(0.1)
+print("went on to the end")
 """
 
 
@@ -107,32 +138,54 @@ class Real:
         return f"{self.scheme}://{self.kubernetes.run('get', 'service', 'determined-master-service-det', *where)}:8080"
 
     def run_det(self, *args: Any, user: str = "admin", check: bool = True) -> str:
-        env = {**os.environ, "DET_MASTER": self.url, "DET_USER": user, "DET_PASS": PASSWORD, "HOME": str(self.home)}
+        return self._run(self.det, self.home / "own", *args, user=user, check=check)
+
+    def client(self, *args: Any, user: str = OWNER, check: bool = True) -> str:
+        """Runs the PyPI client, as `run_det` runs ours."""
+        return self._run(wheel_det(), self.home / "wheel", *args, user=user, check=check)
+
+    def _run(self, program: pathlib.Path, home: pathlib.Path, *args: Any, user: str, check: bool) -> str:
+        home.mkdir(exist_ok=True)
+        env = {**os.environ, "DET_MASTER": self.url, "DET_USER": user, "DET_PASS": PASSWORD, "HOME": str(home)}
         # The certificate is for the name of the Service, not for its address.
         env |= {"DET_MASTER_CERT_FILE": "noverify"} if self.scheme == "https" else {}
-        argv = [str(self.det), *map(str, args)]
-        done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=120, check=False)
+        argv = [str(program), *map(str, args)]
+        done = subprocess.run(
+            argv, capture_output=True, text=True, env=env, timeout=120, check=False, stdin=subprocess.DEVNULL
+        )
         assert done.returncode == 0 or not check, f"{argv}: {done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
-    def api(self, method: str, path: str, body: Any = None) -> Any:
-        return json.loads(self.raw(method, path, body))
+    def logs_in(self, user: str, password: str) -> bool:
+        try:
+            self.api("POST", "/api/v1/auth/login", {"username": user, "password": password}, user=None)
+        except urllib.error.HTTPError as error:
+            error.close()
+            assert error.code == 401, error
+            return False
+        return True
 
-    def raw(self, method: str, path: str, body: Any = None) -> bytes:
-        if "admin" not in self.tokens and not path.endswith("/login"):
-            given = {"username": "admin", "password": PASSWORD}
-            self.tokens["admin"] = self.api("POST", "/api/v1/auth/login", given)["token"]
+    def token(self, user: str) -> str:
+        if user not in self.tokens:
+            given = {"username": user, "password": PASSWORD}
+            self.tokens[user] = self.api("POST", "/api/v1/auth/login", given, user=None)["token"]
+        return self.tokens[user]
+
+    def api(self, method: str, path: str, body: Any = None, *, user: str | None = "admin") -> Any:
+        return json.loads(self.raw(method, path, body, user=user))
+
+    def raw(self, method: str, path: str, body: Any = None, *, user: str | None = "admin") -> bytes:
         request = urllib.request.Request(self.url + path, method=method)
         if body is not None:
             request.data = json.dumps(body).encode()
-        if "admin" in self.tokens:
-            request.add_header("Authorization", f"Bearer {self.tokens['admin']}")
+        if user is not None:
+            request.add_header("Authorization", f"Bearer {self.token(user)}")
         context = ssl._create_unverified_context() if self.scheme == "https" else None
         with urllib.request.urlopen(request, timeout=30, context=context) as answer:
             return answer.read()
 
     def experiment(
-        self, entrypoint: str, *, slots: int = 1, priority: int | None = None, trial: str = "train", **more: Any
+        self, entrypoint: str | list[str], *, slots: int = 1, priority: int | None = None, trial: str = "train", **more: Any
     ) -> int:
         config = {
             "name": "real",
@@ -175,6 +228,10 @@ class Real:
         return self.kubernetes.items(
             "pods", "--namespace", self.tasks, "--selector", f"determined.ai/experiment_id={number}"
         )
+
+    def describe(self) -> str:
+        """What there is of tasks, for the report of a test that failed."""
+        return self.kubernetes.run("describe", "pods", "--namespace", self.tasks)
 
     def described(self, number: int) -> str:
         pods = [(it["metadata"]["name"], it["status"].get("phase")) for it in self.pods(number)]
@@ -230,6 +287,18 @@ def test_the_release_answers_by_its_service(real: Real) -> None:
     assert agent["id"] == "real-0" and agent["slots"]
 
 
+def test_master_and_database_are_as_the_values_have_them(real: Real) -> None:
+    with equipment():
+        wheel_det()
+    where = ("--namespace", real.namespace)
+    by_client = real.client("master", "logs", user="admin").splitlines()
+    by_kubectl = real.kubernetes.run("logs", MASTER_DEPLOYMENT, *where)
+    assert by_client[0].partition("]: ")[2] in by_kubectl, (by_client, by_kubectl)
+    asked = ("--", "psql", "--host", "/tmp", "--username", "postgres", "--tuples-only", "--command", "show max_connections")
+    database = "deployment/determined-db-deployment-det"
+    assert real.kubernetes.run("exec", database, *where, *asked).strip() == "2000"
+
+
 def test_a_trial_trains_and_writes_checkpoints(real: Real, cluster: Kubernetes) -> None:
     number, go = held(real)
     (pod,) = real.pods(number)
@@ -242,6 +311,12 @@ def test_a_trial_trains_and_writes_checkpoints(real: Real, cluster: Kubernetes) 
     ]
     names = [[it["metadata"]["name"] for it in pods] for pods in found]
     assert names == [[], [name]], "that label is of task pods alone"
+    labels = pod["metadata"]["labels"]
+    named = {"NAMESPACE": real.tasks, "JOB": labels["batch.kubernetes.io/job-name"]}
+    script = page.text("Troubleshooting", **named, TASK_ID=labels["determined.ai/task_id"])
+    script = script.replace("--namespace determined ", f"--namespace {real.namespace} ")
+    printed = page.run(script, real.directory, {"KUBECONFIG": cluster.kubeconfig})
+    assert printed.count(name) == 3 and "holding" in printed and "determined-master-service-det" in printed
     go.touch()
     real.reaches(number, "COMPLETED")
     assert "run 1 is done" in real.logs(number)
@@ -268,10 +343,17 @@ def test_a_paused_trial_goes_on_from_its_checkpoint(real: Real) -> None:
 def test_an_upgrade_and_a_lost_master_leave_tasks_running(real: Real, cluster: Kubernetes) -> None:
     number, go = held(real)
     (before,) = real.pods(number)
-    real.charts.apply("upgrade", "det", real.namespace, {**VALUES, "logLevel": "debug"})
+    own = real.directory / "password-of-other"
+    own.write_text("Compiler1")
+    real.run_det("user", "create", "other", "--password-file", own)
+    # The first password is that of two users, and on the first start alone.
+    values = {**VALUES, "logLevel": "debug", "initialUserPassword": "Changed1"}
+    real.charts.apply("upgrade", "det", real.namespace, values)
     cluster.run("delete", "pod", "--namespace", real.namespace, "--selector", "determined-system=master")
     cluster.run("rollout", "status", "deployment/determined-master-deployment-det", "--namespace", real.namespace)
     real.answers()
+    logins = {(user, word): real.logs_in(user, word) for user in ("admin", "other") for word in (PASSWORD, "Compiler1", "Changed1")}
+    assert [login for login, done in logins.items() if done] == [("admin", PASSWORD), ("other", "Compiler1")]
     (after,) = real.pods(number)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     go.touch()
@@ -292,6 +374,8 @@ def test_tasks_run_as_the_linked_user_and_see_no_secrets(real: Real, cluster: Ku
     (script / "look.py").write_text(LOOK)
     shown = real.run_det("command", "run", "--context", script, "python3 look.py", user="ada")
     assert "identity 1234 1235" in shown
+    # For images that look for accounts there.
+    assert "passwd ada:x:1234:1235:" in shown and "group ada:x:1235:" in shown
     for path in ("/run/determined-secret", "/var/run/secrets/kubernetes.io/serviceaccount/token", "/etc/determined"):
         assert f"{path} False" in shown, shown
     # The Secrets of the chart are in another namespace, and are refused by name too.
@@ -306,6 +390,206 @@ def test_tasks_run_as_the_linked_user_and_see_no_secrets(real: Real, cluster: Ku
     assert not may(cluster, f"{real.tasks}:default", "get", "secrets", real.tasks)
 
 
+def kept(real: Real) -> pathlib.Path:
+    """A directory of the volume that all tasks mount."""
+    directory = real.storage / uuid.uuid4().hex
+    directory.mkdir()
+    return directory
+
+
+def pod_of(real: Real, task: str) -> dict[str, Any]:
+    """The pod of a task that has one."""
+    (pod,) = real.kubernetes.items("pods", "--namespace", real.tasks, "--selector", f"determined.ai/task_id={task}")
+    return pod
+
+
+class Launched(NamedTuple):
+    """A task of each kind, launched by the PyPI client, and what they were given."""
+
+    notebook: str
+    shell: str
+    tensorboard: str
+    task: str
+    experiment: int
+    directory: pathlib.Path
+
+    @property
+    def ids(self) -> dict[str, str]:
+        return {"notebook": self.notebook, "shell": self.shell, "tensorboard": self.tensorboard, "task": self.task}
+
+
+@pytest.fixture(scope="module")
+def launched(real: Real) -> Launched:
+    with equipment():
+        wheel_det()
+    searcher = {"name": "single", "metric": "loss"}
+    number = real.experiment(["python3", "-c", WRITES], searcher=searcher, resources={"slots_per_trial": 0})
+    real.reaches(number, "COMPLETED")
+    context = real.directory / "context"
+    context.mkdir()
+    (context / "mine.txt").write_text("of the context\n")
+    directory = kept(real)
+    file = real.directory / "task.yaml"
+    variables = {"environment_variables": [f"E2E_DIR={STORAGE}/{directory.name}"]}
+    entrypoint = ["python3", "-c", GOES_ON]
+    file.write_text(yaml.safe_dump({"entrypoint": entrypoint, "environment": variables, "resources": {"slots": 0}}))
+
+    def started(kind: str, *flags: Any) -> str:
+        """Starts one and waits until it is ready, as the client does; gives its id."""
+        printed = real.client(kind, "start", "--no-browser", *flags)
+        return re.search(r"\(id: ([0-9a-f-]{36})\) is ready", printed)[1]
+
+    return Launched(
+        task=re.search(r"Created task (\S+)", real.client("task", "create", file))[1],
+        shell=real.client("shell", "start", "--detach", *AUX, "--context", context).split()[-1],
+        notebook=started("notebook", *AUX, "--context", context),
+        tensorboard=started("tensorboard", number),
+        experiment=number,
+        directory=directory,
+    )
+
+
+def in_shell(real: Real, shell: str, script: str, user: str = OWNER) -> str:
+    """What a script prints in a shell, entered by the host's ssh through the tunnel of the client."""
+    return real.client("shell", "open", shell, "--", script, user=user)
+
+
+def test_a_notebook_in_a_pod_runs_cells(real: Real, launched: Launched) -> None:
+    server = Server(real, launched.notebook)
+    socket = server.connect(server.call("POST", "api/kernels", {"name": "python3"})["id"])
+    code = "import os; print(os.environ['DET_TASK_ID'], os.uname().nodename, open('mine.txt').read().strip())"
+    pod = pod_of(real, launched.notebook)
+    assert run(socket, code) == f"{launched.notebook} {pod['spec']['hostname']} of the context"
+    socket.close()
+    # Administrators look into it with kubectl.
+    where = ("--namespace", real.tasks, "--container", "determined-container")
+    argv = ("exec", pod["metadata"]["name"], *where, "--", "cat", "/run/determined/workdir/mine.txt")
+    assert real.kubernetes.run(*argv) == "of the context\n"
+    assert launched.notebook in real.client("notebook", "list")
+
+
+def test_a_shell_in_a_pod_is_entered_by_ssh(real: Real, launched: Launched) -> None:
+    printed = in_shell(real, launched.shell, 'echo "<$DET_TASK_ID|$(cat /run/determined/workdir/mine.txt)|$(hostname)>"')
+    host = pod_of(real, launched.shell)["spec"]["hostname"]
+    assert f"<{launched.shell}|of the context|{host}>" in printed
+    assert launched.shell in real.client("shell", "list")
+
+
+def shown(real: Real, tensorboard: str) -> list[str]:
+    """The runs that a TensorBoard shows."""
+    return json.loads(real.raw("GET", f"/proxy/{tensorboard}/data/runs", user=OWNER))
+
+
+def test_a_tensorboard_in_a_pod_shows_what_a_trial_has_written(real: Real, launched: Launched) -> None:
+    expected = [f"experiment_{launched.experiment}/trial/{real.trial(launched.experiment)['id']}"]
+    wait_for("the trial", lambda: shown(real, launched.tensorboard) == expected, within=60, seen=real.describe)
+    assert launched.tensorboard in real.client("tensorboard", "list")
+
+
+def test_tasks_of_every_kind_outlive_a_master_that_is_away_for_a_minute(real: Real, launched: Launched) -> None:
+    server = Server(real, launched.notebook)
+    kernel = server.call("POST", "api/kernels", {"name": "python3"})["id"]
+    socket = server.connect(kernel)
+    assert run(socket, "kept = 6 * 7; print('begun')") == "begun"
+    socket.close()
+    aside = "setsid sh -c 'echo $$ > beat; exec sleep 86400' >/dev/null 2>&1 </dev/null &"
+    # It outlives its session once it has one of its own.
+    in_shell(real, launched.shell, f"{aside} until [ -s beat ]; do sleep 0.1; done")
+    wait_for("the task", lambda: "holding" in real.client("task", "logs", launched.task), within=60)
+
+    def pods() -> dict[str, tuple[str, str]]:
+        found = {kind: pod_of(real, task) for kind, task in launched.ids.items()}
+        return {kind: (pod["metadata"]["uid"], pod["status"]["phase"]) for kind, pod in found.items()}
+
+    before = pods()
+    where = ("--namespace", real.namespace)
+    real.kubernetes.run("scale", MASTER_DEPLOYMENT, "--replicas", "0", *where)
+    system = (*where, "--selector", "determined-system=master")
+    wait_for("the end of the master", lambda: not real.kubernetes.items("pods", *system), within=60)
+    (launched.directory / "go").touch()
+    # The test of the release is what fails for that minute.
+    assert "timed out" in real.charts.run("test", "det", *where, "--timeout", "60s", fails=True)
+    real.kubernetes.run("scale", MASTER_DEPLOYMENT, "--replicas", "1", *where)
+    real.kubernetes.run("rollout", "status", MASTER_DEPLOYMENT, *where)
+    real.answers()
+    assert "Phase:          Succeeded" in real.charts.run("test", "det", *where)
+    # The task has ended meanwhile, and its last lines are there.
+    wait_for("the end", lambda: "went on to the end" in real.client("task", "logs", launched.task), within=60)
+    runs = {"notebook", "shell", "tensorboard"}
+    wait_for("its pod is gone", lambda: not phases(real, launched.task), within=60)
+    assert {kind: (pod_of(real, launched.ids[kind])["metadata"]["uid"], "Running") for kind in runs} == {
+        kind: before[kind] for kind in runs
+    }
+    socket = server.connect(kernel)
+    assert run(socket, "print(kept)") == "42", "the same kernel"
+    socket.close()
+    assert "<runs>" in in_shell(real, launched.shell, 'kill -0 "$(cat beat)" && echo "<runs>"')
+    assert shown(real, launched.tensorboard)
+    for kind in sorted(runs):
+        real.client(kind, "kill", launched.ids[kind])
+        wait_for(f"the end of the {kind}", lambda kind=kind: not phases(real, launched.ids[kind]), within=60)
+
+
+def phases(real: Real, task: str) -> list[str]:
+    """The phases of the pods that a task has."""
+    found = real.kubernetes.items("pods", "--namespace", real.tasks, "--selector", f"determined.ai/task_id={task}")
+    return [pod["status"]["phase"] for pod in found]
+
+
+def test_a_linked_user_is_that_user_in_shells_where_the_image_has_the_account(real: Real) -> None:
+    with equipment():
+        wheel_det()
+    password = real.directory / "password-of-shells"
+    password.write_text(PASSWORD)
+    # The image has the account `ada`, and none with the other id.
+    for user, name, uid, gid in (("grace", "ada", 1234, 1235), ("stranger", "nobody-here", 4321, 4322)):
+        real.run_det("user", "create", user, "--password-file", password)
+        ids = ("--agent-uid", uid, "--agent-user", name, "--agent-gid", gid, "--agent-group", name)
+        real.client("user", "link-with-agent-user", user, *ids, user="admin")
+    shells = {user: real.client("shell", "start", "--detach", *AUX, user=user).split()[-1] for user in ("grace", "stranger")}
+    assert "<1234:1235 ada>" in in_shell(real, shells["grace"], 'echo "<$(id -u):$(id -g) $(id -un)>"', user="grace")
+
+    def log() -> str:
+        return real.client("shell", "logs", shells["stranger"], user="stranger")
+
+    wait_for("the warning", lambda: "has no account with user id 4321" in log(), within=60, seen=log)
+    for user, shell in shells.items():
+        real.client("shell", "kill", shell, user=user)
+
+
+def test_an_id_that_no_pod_can_have_is_the_reason(real: Real) -> None:
+    password = real.directory / "password-of-high"
+    password.write_text(PASSWORD)
+    real.run_det("user", "create", "high", "--password-file", password)
+    link = ("--agent-user", "high", "--agent-uid", 2**31, "--agent-gid", 1, "--agent-group", "high")
+    real.run_det("user", "link-with-agent-user", "high", *link)
+    shown = real.run_det("command", "run", *AUX, "true", user="high", check=False)
+    assert "runAsUser: Invalid value: 2147483648" in shown and "has ended: the task could not be started" in shown
+
+
+def test_a_task_whose_secret_is_deleted_before_it_starts(real: Real) -> None:
+    name = f"late-{uuid.uuid4().hex[:8]}"
+    mount = {"name": "determined-container", "volumeMounts": [{"name": "late", "mountPath": "/late"}]}
+    spec = {"volumes": [{"name": "late", "persistentVolumeClaim": {"claimName": name}}], "containers": [mount]}
+    file = real.directory / "late.yaml"
+    file.write_text(yaml.safe_dump({"environment": {"pod_spec": {"spec": spec}}, "resources": {"slots": 0}}))
+    task = real.run_det("command", "run", "--detach", "--config-file", file, "echo it runs").split()[-1]
+
+    def log() -> str:
+        return real.run_det("command", "logs", task)
+
+    wait_for("what it waits for", lambda: f'persistentvolumeclaim "{name}" not found' in log(), within=60, seen=log)
+    job = pod_of(real, task)["metadata"]["labels"]["batch.kubernetes.io/job-name"]
+    real.kubernetes.run("delete", "secret", job, "--namespace", real.tasks)
+    claim = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": real.tasks}, "spec": claim}
+    real.kubernetes.apply(volume(name, name, real.tasks, str(real.storage)), {"apiVersion": "v1", **claim})
+    # What it waits for now is in its log, and it can be ended.
+    wait_for("what it waits for", lambda: f'secret "{job}" not found' in log(), within=60, seen=log)
+    real.run_det("command", "kill", task)
+    wait_for("its end", lambda: not phases(real, task), within=60, seen=real.describe)
+
+
 def test_a_gang_of_pods_finds_its_chief_by_name(real: Real) -> None:
     number = real.experiment("python3 gang.py", slots=2, trial="gang")
     real.reaches(number, "COMPLETED", within=120)
@@ -315,8 +599,10 @@ def test_a_gang_of_pods_finds_its_chief_by_name(real: Real) -> None:
 
 def test_a_failure_of_the_code_is_reported_with_its_exit_code(real: Real) -> None:
     number = real.experiment("python3 train.py", hyperparameters={"fail_at": 1})
-    real.reaches(number, "ERROR")
-    assert "exit code 3" in real.logs(number)
+    of_variable = real.experiment("exit $CODE", environment={"environment_variables": ["CODE=9"]})
+    for one, code in ((number, 3), (of_variable, 9)):
+        real.reaches(one, "ERROR")
+        assert f"exit code {code}" in real.logs(one)
 
 
 class Empty(http.server.BaseHTTPRequestHandler):
@@ -431,10 +717,13 @@ def test_a_master_with_tls_sends_checkpoints_of_a_directory_of_the_node(
         database = {**VALUES["db"], "disablePVC": True}
         # Beside a release of the same name.
         values = {"tlsSecret": "tls", "checkpointStorage": storage, "db": database, "clusterScopedSuffix": namespace}
+        values |= {"resourcePools": [{"pool_name": "default", "task_container_defaults": {"gpu_pod_spec": WITH_SECRET}}]}
         real = Real(cluster, charts, directory, namespace=namespace, **values)
+        cluster.run("create", "secret", "generic", "of-the-pool", "--from-literal=word=read-by-the-task", "--namespace", real.tasks)
         assert "Phase:          Succeeded" in charts.run("test", "det", "--namespace", namespace)
-        number = real.experiment("python3 train.py")
+        number = real.experiment("cat /etc/secret-volume/word && python3 train.py")
         real.reaches(number, "COMPLETED")
+        assert "read-by-the-task" in real.logs(number)
         (last, *_) = [
             it["uuid"]
             for it in real.api("GET", f"/api/v1/experiments/{number}/checkpoints")["checkpoints"]
