@@ -1,5 +1,6 @@
 //! Rules on the files below `crates/server/src/http`: no queries, no rights, no handler that ignores who asks, and one use
-//! case for each handler. And one on use cases: no types of the wire.
+//! case for each handler. And two on use cases: no types of the wire, and the services that they use instead of the whole
+//! master.
 
 use crate::Findings;
 
@@ -33,6 +34,9 @@ const ELSEWHERE: &[(&str, &str)] = &[
 ];
 const RIGHTS: &str = "rights are asked for in app, by use cases and readers";
 
+/// Files of use cases that know the whole master: the type itself, and what puts it together.
+const OF_THE_MASTER: &[&str] = &["mod.rs", "composition.rs"];
+
 /// Use cases, which know no type of the wire; their readers know those of queries and pages.
 const USE_CASES: &str = "crates/server/src/app/";
 const READERS: &str = "crates/server/src/app/reads/";
@@ -46,6 +50,12 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
     let mut breach = |what: String| findings.errors.push(format!("{path}: {what}"));
     if path.starts_with(USE_CASES) && !path.starts_with(READERS) && code.contains("det_api_types") {
         breach("uses det_api_types: http translates from the wire and to it".to_owned());
+    }
+    if let Some(file) = path.strip_prefix(USE_CASES)
+        && !OF_THE_MASTER.contains(&file)
+        && imports_the_master(&code)
+    {
+        breach("uses the whole master: take the services that it needs, or compose them in composition.rs".to_owned());
     }
     if !path.starts_with(HANDLERS) {
         return;
@@ -125,6 +135,23 @@ fn names_of_the_store(code: &str) -> Vec<String> {
     found
 }
 
+/// Whether a use case imports or names the whole master, or all its parts.
+fn imports_the_master(code: &str) -> bool {
+    let paths = ["app::", "super::"];
+    let mut after = paths.iter().flat_map(|path| code.split(path).skip(1));
+    after.any(|rest| {
+        let end = if rest.starts_with('{') {
+            rest.find(';')
+        } else {
+            rest.find(|c: char| !(c.is_alphanumeric() || c == '_'))
+        };
+        let names = &rest[..end.unwrap_or(rest.len())];
+        names
+            .split([',', '{', '}'])
+            .any(|name| ["Master", "Inner"].contains(&name.trim()))
+    })
+}
+
 /// The handler of an operation.
 #[derive(Debug)]
 struct Handler {
@@ -167,13 +194,16 @@ fn handlers(text: &str) -> (Vec<Handler>, String) {
     (found, rest)
 }
 
-/// How often a handler uses a variable. Whether TLS is served is a fact about the connection, and a module may have the
-/// name of the variable.
+/// How often a handler uses a variable. Whether TLS is served is a fact about the connection, a module or a field may have
+/// the name of the variable, a text contains any word, and a pattern only names it.
 fn count(body: &str, variable: &str) -> usize {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let body: String = body.split('"').step_by(2).collect::<Vec<_>>().join("\"");
+    let body = body.replace("Caller(master, actor)", "");
     let uses = body.match_indices(variable).filter(|(at, _)| {
         let (before, after) = (&body[..*at], &body[at + variable.len()..]);
-        let is_part = before.ends_with(is_word) || after.starts_with(is_word);
+        let is_part =
+            before.ends_with(is_word) || before.ends_with('.') || after.starts_with(is_word);
         !is_part && !after.starts_with("::") && !after.starts_with(".tls")
     });
     uses.count()
@@ -262,6 +292,31 @@ mod tests {
         let errors = found(&format!("{}{helper}", handler(one)));
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert!(errors[0].contains(": &Master"), "{errors:?}");
+    }
+
+    #[test]
+    fn use_cases_take_the_services_that_they_need() {
+        for (file, text, expected) in [
+            ("reads/agents.rs", "use crate::app::{Master, reads};\n", 1),
+            ("changes.rs", "use crate::app::Master;\n", 1),
+            ("logs/intake.rs", "use super::super::Master;\n", 1),
+            ("actions.rs", "fn act(master: &crate::app::Master) {\n", 1),
+            ("reads/master.rs", "use crate::app::reads::Sources;\n", 0),
+            ("composition.rs", "use crate::app::{Inner, Master};\n", 0),
+            (
+                "clean_up.rs",
+                "const ACTOR: ActorName = ActorName::Master;\n",
+                0,
+            ),
+        ] {
+            let mut findings = Findings::default();
+            check(
+                &format!("crates/server/src/app/{file}"),
+                text,
+                &mut findings,
+            );
+            assert_eq!(findings.errors.len(), expected, "{file}");
+        }
     }
 
     #[test]

@@ -19,10 +19,10 @@ pub struct Work {
     pub last_panic: Option<String>,
 }
 
-/// All supervised works by name.
-#[derive(Debug, Default)]
+/// All supervised works by name. Cheap to clone.
+#[derive(Debug, Clone, Default)]
 pub struct Works {
-    works: Mutex<BTreeMap<&'static str, SupervisedWork>>,
+    works: Arc<Mutex<BTreeMap<&'static str, SupervisedWork>>>,
 }
 
 #[derive(Debug, Default)]

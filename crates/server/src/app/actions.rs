@@ -3,8 +3,12 @@
 use det_ids::{ExperimentId, ProjectId};
 use det_lifecycle::experiment::ExperimentEvent;
 
+use crate::app::experiments::Experiments;
+use crate::app::logs::retention::LogRetention;
+use crate::app::projects::Projects;
+use crate::app::reads;
+use crate::app::reads::experiments::ExperimentSources;
 use crate::app::reads::experiments::listing::{self, BulkSelection, named_project};
-use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -31,9 +35,17 @@ pub(crate) enum Action {
     KeepLogs(i16),
 }
 
+/// What does something to experiments.
+pub(crate) struct Actions {
+    pub(crate) experiments: Experiments,
+    pub(crate) projects: Projects,
+    pub(crate) log_retention: LogRetention,
+    pub(crate) sources: ExperimentSources,
+}
+
 /// Does something to an experiment.
 pub(crate) async fn act(
-    master: &Master,
+    actions: &Actions,
     actor: &Actor,
     id: ExperimentId,
     action: Action,
@@ -44,33 +56,33 @@ pub(crate) async fn act(
         Action::Cancel => ExperimentEvent::Cancel,
         Action::Kill => ExperimentEvent::Kill,
         Action::Delete => ExperimentEvent::Delete,
-        Action::Archive => return master.experiments.archive(actor, id, true).await,
-        Action::Unarchive => return master.experiments.archive(actor, id, false).await,
-        Action::Move(to) => return master.projects.move_experiment(actor, id, to).await,
+        Action::Archive => return actions.experiments.archive(actor, id, true).await,
+        Action::Unarchive => return actions.experiments.archive(actor, id, false).await,
+        Action::Move(to) => return actions.projects.move_experiment(actor, id, to).await,
         Action::KeepLogs(days) => {
-            let retention = &master.log_retention;
+            let retention = &actions.log_retention;
             return retention.set_days_of_experiment(actor, id, days).await;
         }
     };
-    master.experiments.steer(actor, id, event).await
+    actions.experiments.steer(actor, id, event).await
 }
 
 /// Does something to each of the chosen experiments of a project, and returns what came of it; `project_id` of 0 or less
 /// = of all projects.
 pub(crate) async fn act_on_all(
-    master: &Master,
+    actions: &Actions,
     actor: &Actor,
     project_id: ProjectId,
     chosen: BulkSelection,
     action: Action,
 ) -> AppResult<Vec<(ExperimentId, AppResult<()>)>> {
     if let Action::Move(to) = action {
-        reads::homes::all(&master.homes, actor)?.require_open(to)?;
+        reads::homes::all(&actions.sources.homes, actor)?.require_open(to)?;
     }
-    let ids = listing::chosen(master, actor, project_id, chosen).await?;
+    let ids = listing::chosen(&actions.sources, actor, project_id, chosen).await?;
     let mut outcomes = Vec::with_capacity(ids.len());
     for id in ids {
-        let outcome = act_within(master, actor, project_id, id, action).await;
+        let outcome = act_within(actions, actor, project_id, id, action).await;
         if let Err(error) = &outcome {
             error.log();
         }
@@ -81,16 +93,16 @@ pub(crate) async fn act_on_all(
 
 /// Does something to an experiment that must be in this project.
 async fn act_within(
-    master: &Master,
+    actions: &Actions,
     actor: &Actor,
     project_id: ProjectId,
     id: ExperimentId,
     action: Action,
 ) -> AppResult<()> {
-    let row = reads::experiments::find(&master.context.store, actor, id).await?;
+    let row = reads::experiments::find(&actions.sources.store, actor, id).await?;
     if named_project(project_id).is_some_and(|project| row.project_id != project) {
         return Err(AppError::not_found("experiment", id)
             .hint(format!("it is not in project {project_id}")));
     }
-    act(master, actor, id, action).await
+    act(actions, actor, id, action).await
 }

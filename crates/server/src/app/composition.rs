@@ -7,11 +7,15 @@ use det_store::catalogue::Catalogue;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use crate::app::actions::Actions;
 use crate::app::admission::Admission;
 use crate::app::agent_tokens::AgentTokens;
 use crate::app::agents::Agents;
 use crate::app::all_gathers::AllGathers;
 use crate::app::allocations::Allocations;
+use crate::app::changes::{
+    Changes, CheckpointChanges, ExperimentChanges, LaunchChanges, TrialChanges, WorkspaceChanges,
+};
 use crate::app::checkpoints::Checkpoints;
 use crate::app::checkpoints::by_task::RemovalTasks;
 use crate::app::checkpoints::files::CheckpointFiles;
@@ -44,6 +48,20 @@ use crate::app::pools::Pools;
 use crate::app::preview::Previews;
 use crate::app::projects::Projects;
 use crate::app::reach::{ContainerReach, Reaches};
+use crate::app::reads::Sources;
+use crate::app::reads::agents::AgentSources;
+use crate::app::reads::checkpoints::CheckpointSources;
+use crate::app::reads::experiments::ExperimentSources;
+use crate::app::reads::homes::HomeSources;
+use crate::app::reads::jobs::JobSources;
+use crate::app::reads::logs::LogSources;
+use crate::app::reads::master::MasterSources;
+use crate::app::reads::memory::MemorySources;
+use crate::app::reads::metrics::MetricSources;
+use crate::app::reads::model_definition::ArchiveSources;
+use crate::app::reads::task_metrics::TaskMetricSources;
+use crate::app::reads::tasks::TaskSources;
+use crate::app::reads::trials::TrialSources;
 use crate::app::reload::Reload;
 use crate::app::renewal::Renewals;
 use crate::app::restarts::Restarts;
@@ -421,8 +439,6 @@ impl Master {
             agent_tokens,
             data_dir,
             searches,
-            catalogue: Catalogue::new(),
-            listings: Semaphore::new(cores),
             budgets,
             metric_journal,
             log,
@@ -431,8 +447,136 @@ impl Master {
             loopback,
             background: Works::default(),
         };
+        let sources = sources_of(&inner, cores);
         Self {
+            changes: Arc::new(changes_of(&inner, &sources)),
+            actions: Arc::new(Actions {
+                experiments: inner.experiments.clone(),
+                projects: inner.projects.clone(),
+                log_retention: inner.log_retention.clone(),
+                sources: sources.experiments.clone(),
+            }),
+            sources: Arc::new(sources),
             inner: Arc::new(inner),
         }
+    }
+}
+
+/// Gives each reader the services that it reads from. `cores` = how many lists of experiments are made at once.
+fn sources_of(services: &Inner, cores: usize) -> Sources {
+    let context = &services.context;
+    let store = &context.store;
+    let journal = &services.metric_journal;
+    let streams = &services.budgets.streams;
+    let catalogue = Arc::new(Catalogue::new());
+    Sources {
+        agents: AgentSources {
+            store: store.clone(),
+            device_use: services.agents.device_use.clone(),
+        },
+        archives: ArchiveSources {
+            store: store.clone(),
+            ownership: services.ownership.clone(),
+            answers: services.budgets.answers.clone(),
+        },
+        checkpoints: CheckpointSources {
+            store: store.clone(),
+            journal: journal.clone(),
+            checkpoints: services.checkpoints.clone(),
+            files: services.checkpoint_files.clone(),
+            renewals: services.renewals.clone(),
+        },
+        experiments: ExperimentSources {
+            store: store.clone(),
+            homes: services.homes.clone(),
+            auth: services.auth.clone(),
+            journal: journal.clone(),
+            queue: services.queue.clone(),
+            catalogue: catalogue.clone(),
+            listings: Arc::new(Semaphore::new(cores)),
+        },
+        homes: HomeSources {
+            context: context.clone(),
+            homes: services.homes.clone(),
+            auth: services.auth.clone(),
+            catalogue,
+            namespaces: services.namespaces.clone(),
+            pools: services.pools.clone(),
+        },
+        jobs: JobSources {
+            store: store.clone(),
+            managers: services.managers.clone(),
+            pools: services.pools.clone(),
+            queue: services.queue.clone(),
+            explanations: services.explanations.clone(),
+        },
+        logs: LogSources {
+            store: store.clone(),
+            logs: services.logs.clone(),
+        },
+        master: MasterSources {
+            context: context.clone(),
+            identity: services.identity.clone(),
+            managers: services.managers.clone(),
+            background: services.background.clone(),
+            log: services.log.clone(),
+        },
+        memory: MemorySources {
+            context: context.clone(),
+            budgets: services.budgets.clone(),
+        },
+        metrics: MetricSources {
+            context: context.clone(),
+            journal: journal.clone(),
+            streams: streams.clone(),
+        },
+        task_metrics: TaskMetricSources {
+            task_metrics: services.task_metrics.clone(),
+            streams: streams.clone(),
+        },
+        tasks: TaskSources {
+            store: store.clone(),
+            auth: services.auth.clone(),
+            pools: services.pools.clone(),
+            services: services.services.clone(),
+            task_users: services.specs.task_users.clone(),
+        },
+        trials: TrialSources {
+            store: store.clone(),
+            journal: journal.clone(),
+            series: services.series.clone(),
+            log_retention: services.log_retention.clone(),
+        },
+    }
+}
+
+/// Gives the changes that are answered with what they changed their services and what they are shown from.
+fn changes_of(services: &Inner, sources: &Sources) -> Changes {
+    Changes {
+        experiments: ExperimentChanges {
+            experiments: services.experiments.clone(),
+            unmanaged: services.unmanaged.clone(),
+            sources: sources.experiments.clone(),
+        },
+        trials: TrialChanges {
+            unmanaged: services.unmanaged.clone(),
+            store: services.context.store.clone(),
+        },
+        launches: LaunchChanges {
+            launches: services.launches.clone(),
+            queue: services.queue.clone(),
+            sources: sources.tasks.clone(),
+            experiments: sources.experiments.clone(),
+        },
+        workspaces: WorkspaceChanges {
+            workspaces: services.workspaces.clone(),
+            namespaces: services.namespaces.clone(),
+            projects: services.projects.clone(),
+            sources: sources.homes.clone(),
+        },
+        checkpoints: CheckpointChanges {
+            checkpoints: services.checkpoints.clone(),
+            sources: sources.checkpoints.clone(),
+        },
     }
 }

@@ -1,12 +1,13 @@
 //! Rows that a use case cannot do without: each errs with "not found" where it does not exist.
 
-use det_ids::{ExperimentId, JobId, TaskId, TrialId};
+use det_ids::{ExperimentId, JobId, TaskId, TrialId, UserId};
 use det_store::Conn;
 use det_store::allocations::{self, TaskRow};
 use det_store::experiments::{self, ExperimentRow, JobRow};
 use det_store::trials::{self, TrialRow};
 use det_taskspec::TaskKind;
 
+use crate::auth::{Auth, User};
 use crate::error::{AppError, AppResult};
 use crate::labels::noun;
 
@@ -32,6 +33,11 @@ pub(crate) async fn job(conn: &mut Conn<'_>, id: &JobId) -> AppResult<JobRow> {
 pub(crate) async fn task(conn: &mut Conn<'_>, id: &TaskId) -> AppResult<TaskRow> {
     let row = allocations::find_task(conn, id).await?;
     row.ok_or_else(|| AppError::not_found("task", id.as_str().escape_debug()))
+}
+
+/// A user.
+pub(crate) fn user(auth: &Auth, id: UserId) -> AppResult<User> {
+    auth.user(id).ok_or_else(|| AppError::not_found("user", id))
 }
 
 /// There is no task of this kind with this id.

@@ -76,8 +76,6 @@ pub mod workspaces;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use det_store::catalogue::Catalogue;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::context::Context;
@@ -93,6 +91,12 @@ pub const API_VERSION: &str = "0.38.1";
 #[derive(Clone)]
 pub struct Master {
     inner: Arc<Inner>,
+    /// What readers read from.
+    pub(crate) sources: Arc<reads::Sources>,
+    /// Changes that are answered with what they changed.
+    pub(crate) changes: Arc<changes::Changes>,
+    /// What is done to experiments, one or many.
+    pub(crate) actions: Arc<actions::Actions>,
 }
 
 impl std::ops::Deref for Master {
@@ -200,11 +204,6 @@ pub struct Inner {
     pub data_dir: PathBuf,
     /// Searches of live experiments.
     pub searches: searches::Searches,
-    /// What lists of experiments are filtered and sorted by.
-    pub(crate) catalogue: Catalogue,
-    /// Who makes a list of experiments: as many at once as there are cores, first come, first served. Shared out in
-    /// small turns among more, each of the lists would be as late as the last one.
-    pub(crate) listings: Semaphore,
     /// How much memory requests and answers may take.
     pub(crate) budgets: crate::budget::Budgets,
     /// The master's own recent log lines.

@@ -7,7 +7,7 @@ use det_config::ConfigError;
 use det_ids::UserId;
 use det_store::users::{IdentityColumns, UserChange, UserRow};
 
-use crate::app::reads;
+use crate::app::existing;
 use crate::auth::{Actor, Auth, User, UserEdit, client_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -263,7 +263,7 @@ impl Users {
         let wanted = UserChange {
             username: match patch.username {
                 // A name that this version would refuse can still be sent back as it is.
-                Some(name) if reads::users::find(&self.auth, actor, id)?.username == name => None,
+                Some(name) if existing::user(&self.auth, id)?.username == name => None,
                 Some(name) => Some(checked_username(&name)?),
                 None => None,
             },

@@ -55,7 +55,7 @@ async fn get_agents(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetAgentsQuery>,
 ) -> Answer {
-    let (found, pagination) = reads::agents::page(&master, &actor, &query).await?;
+    let (found, pagination) = reads::agents::page(&master.sources.agents, &actor, &query).await?;
     let agents = views::agents::listed(&found, &query);
     message(&GetAgentsResponse { agents, pagination })
 }
@@ -65,7 +65,7 @@ async fn get_agents(
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetAgentResponse)))]
 async fn get_agent(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
-    let found = reads::agents::find(&master, &actor, &agent_id).await?;
+    let found = reads::agents::find(&master.sources.agents, &actor, &agent_id).await?;
     message(&GetAgentResponse {
         agent: views::agents::one(&found),
     })
@@ -127,7 +127,7 @@ async fn revoke_agent(Caller(master, actor): Caller, Path(agent_id): Path<AgentI
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetSlotsResponse)))]
 async fn get_slots(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
-    let found = reads::agents::find(&master, &actor, &agent_id).await?;
+    let found = reads::agents::find(&master.sources.agents, &actor, &agent_id).await?;
     message(&GetSlotsResponse {
         slots: views::agents::in_order(views::agents::one(&found).slots),
     })
@@ -139,7 +139,7 @@ async fn get_slots(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>)
     responses((status = 200, body = GetSlotResponse)))]
 async fn get_slot(Caller(master, actor): Caller, path: SlotPath) -> Answer {
     let (agent_id, slot) = slot_path(path)?;
-    let found = reads::agents::find(&master, &actor, &agent_id).await?;
+    let found = reads::agents::find(&master.sources.agents, &actor, &agent_id).await?;
     message(&GetSlotResponse {
         slot: views::agents::slot(&found, slot)?,
     })

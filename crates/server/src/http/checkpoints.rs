@@ -123,7 +123,7 @@ fn sizes(resources: BTreeMap<String, Int64>) -> BTreeMap<String, i64> {
     tag = "checkpoints", params(("checkpointUuid" = String, Path)),
     responses((status = 200, body = GetCheckpointResponse)))]
 async fn get_checkpoint(Caller(master, actor): Caller, Path(uuid): Path<CheckpointId>) -> Answer {
-    let found = reads::checkpoints::find(&master, &actor, &uuid).await?;
+    let found = reads::checkpoints::find(&master.sources.checkpoints, &actor, &uuid).await?;
     message(&GetCheckpointResponse {
         checkpoint: show(&found)?,
     })
@@ -139,7 +139,8 @@ async fn post_checkpoint_metadata(
     WireBody(body): WireBody<PostCheckpointMetadataRequest>,
 ) -> Answer {
     let metadata = body.checkpoint.metadata.0;
-    let found = changes::annotate_checkpoint(&master, &actor, &uuid, metadata).await?;
+    let found =
+        changes::annotate_checkpoint(&master.changes.checkpoints, &actor, &uuid, metadata).await?;
     message(&PostCheckpointMetadataResponse {
         checkpoint: show(&found)?,
     })
@@ -216,7 +217,8 @@ async fn download_checkpoint(
         )
         .hint("accept application/gzip, application/x-tar or application/zip")
     })?;
-    let archive = reads::checkpoints::archive(&master, &actor, &uuid, format).await?;
+    let archive =
+        reads::checkpoints::archive(&master.sources.checkpoints, &actor, &uuid, format).await?;
     let pieces = futures::stream::unfold(archive.pieces, |mut pieces| async move {
         let piece = pieces.recv().await?;
         Some((piece.map_err(AppError::internal), pieces))
@@ -258,7 +260,8 @@ async fn preview_gc(
         trial_best: query.save_trial_best,
         trial_latest: query.save_trial_latest,
     };
-    let (metric, doomed) = reads::checkpoints::doomed(&master, &actor, id, change).await?;
+    let (metric, doomed) =
+        reads::checkpoints::doomed(&master.sources.checkpoints, &actor, id, change).await?;
     let shown = doomed
         .iter()
         .map(previewed)

@@ -39,7 +39,8 @@ async fn get_commands(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetLaunchesQuery>,
 ) -> Answer {
-    let (page, pagination) = reads::tasks::launched(&master, &actor, KIND, &query).await?;
+    let (page, pagination) =
+        reads::tasks::launched(&master.sources.tasks, &actor, KIND, &query).await?;
     message(&GetCommandsResponse {
         commands: page.iter().map(command).collect(),
         pagination,
@@ -54,7 +55,7 @@ async fn launch_command(
     WireBody(body): WireBody<LaunchCommandRequest>,
 ) -> Answer {
     let request = launch_request!(LaunchKind::Command, body);
-    let (made, view) = changes::launch(&master, &actor, request).await?;
+    let (made, view) = changes::launch(&master.changes.launches, &actor, request).await?;
     message(&LaunchCommandResponse {
         command: view.as_ref().map(command).unwrap_or_default(),
         config: object(made.config),
@@ -68,7 +69,8 @@ async fn launch_command(
     params(("commandId" = String, Path, description = "the command")),
     responses((status = 200, body = GetCommandResponse)))]
 async fn get_command(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
-    let (view, config) = reads::tasks::launched_with_config(&master, &actor, KIND, &id).await?;
+    let (view, config) =
+        reads::tasks::launched_with_config(&master.sources.tasks, &actor, KIND, &id).await?;
     message(&GetCommandResponse {
         command: command(&view),
         config: object(config),
@@ -81,7 +83,9 @@ async fn get_command(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> A
     responses((status = 200, body = CommandResponse)))]
 async fn kill_command(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
     message(&CommandResponse {
-        command: command(&changes::kill_launched(&master, &actor, KIND, &id).await?),
+        command: command(
+            &changes::kill_launched(&master.changes.launches, &actor, KIND, &id).await?,
+        ),
     })
 }
 
@@ -95,7 +99,9 @@ async fn set_command_priority(
     WireBody(body): WireBody<SetCommandPriorityRequest>,
 ) -> Answer {
     let priority = body.priority;
-    let view = changes::set_priority_of_launched(&master, &actor, KIND, &id, priority).await?;
+    let view =
+        changes::set_priority_of_launched(&master.changes.launches, &actor, KIND, &id, priority)
+            .await?;
     message(&CommandResponse {
         command: command(&view),
     })

@@ -33,7 +33,7 @@ async fn get_events(
     WireQuery(query): WireQuery<GetEventsQuery>,
 ) -> Response {
     let follow = query.follow;
-    let mut events = match Events::open(&master, &actor, &query) {
+    let mut events = match Events::open(&master.context, &actor, &query) {
         Ok(events) => events,
         Err(error) if follow => return before_stream(error),
         Err(error) => return ApiError(error).into_response(),

@@ -73,7 +73,8 @@ async fn get_experiments(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetExperimentsQuery>,
 ) -> Answer {
-    let (shown, pagination, _turn) = listing::page(&master, &actor, &query).await?;
+    let (shown, pagination, _turn) =
+        listing::page(&master.sources.experiments, &actor, &query).await?;
     message(&GetExperimentsResponse {
         experiments: views::experiments::all(&shown)?,
         pagination,
@@ -84,7 +85,8 @@ async fn get_experiments(
 #[utoipa::path(get, path = "/api/v1/experiments/{experimentId}", operation_id = "GetExperiment", tag = "experiments",
     params(("experimentId" = i64, Path)), responses((status = 200, body = GetExperimentResponse)))]
 async fn get_experiment(Caller(master, actor): Caller, PathId(id): PathId<ExperimentId>) -> Answer {
-    let (shown, place) = reads::experiments::with_place(&master, &actor, id).await?;
+    let (shown, place) =
+        reads::experiments::with_place(&master.sources.experiments, &actor, id).await?;
     let job_summary = job_summary(&place);
     let experiment = views::experiments::one(&shown)?;
     let config = experiment.config.clone();
@@ -103,7 +105,8 @@ async fn create_experiment(
     WireBody(body): WireBody<CreateExperimentRequest>,
 ) -> Answer {
     let request = submission(body)?;
-    let (created, shown) = changes::create_experiment(&master, &actor, request).await?;
+    let (created, shown) =
+        changes::create_experiment(&master.changes.experiments, &actor, request).await?;
     let experiment = shown.as_ref().map(views::experiments::one).transpose()?;
     message(&CreateExperimentResponse {
         experiment: experiment.unwrap_or_default(),
@@ -145,7 +148,7 @@ async fn activate_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    act(&master, &actor, id, Action::Activate).await?;
+    act(&master.actions, &actor, id, Action::Activate).await?;
     empty()
 }
 
@@ -156,7 +159,7 @@ async fn pause_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    act(&master, &actor, id, Action::Pause).await?;
+    act(&master.actions, &actor, id, Action::Pause).await?;
     empty()
 }
 
@@ -167,7 +170,7 @@ async fn cancel_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    act(&master, &actor, id, Action::Cancel).await?;
+    act(&master.actions, &actor, id, Action::Cancel).await?;
     empty()
 }
 
@@ -178,7 +181,7 @@ async fn kill_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    act(&master, &actor, id, Action::Kill).await?;
+    act(&master.actions, &actor, id, Action::Kill).await?;
     empty()
 }
 
@@ -189,7 +192,7 @@ async fn archive_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    act(&master, &actor, id, Action::Archive).await?;
+    act(&master.actions, &actor, id, Action::Archive).await?;
     empty()
 }
 
@@ -200,7 +203,7 @@ async fn unarchive_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    act(&master, &actor, id, Action::Unarchive).await?;
+    act(&master.actions, &actor, id, Action::Unarchive).await?;
     empty()
 }
 
@@ -211,7 +214,7 @@ async fn delete_experiment(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    act(&master, &actor, id, Action::Delete).await?;
+    act(&master.actions, &actor, id, Action::Delete).await?;
     empty()
 }
 
@@ -227,7 +230,8 @@ async fn continue_experiment(
         return Err(AppError::invalid("field \"id\" must name the experiment to continue").into());
     }
     let config = &body.override_config;
-    let shown = changes::continue_experiment(&master, &actor, id, config).await?;
+    let shown =
+        changes::continue_experiment(&master.changes.experiments, &actor, id, config).await?;
     message(&ContinueExperimentResponse {
         experiment: views::experiments::one(&shown)?,
         warnings: Vec::new(),
@@ -261,7 +265,7 @@ async fn patch_experiment(
         save_trial_best: policy.save_trial_best,
         save_trial_latest: policy.save_trial_latest,
     };
-    let shown = changes::patch_experiment(&master, &actor, id, patch).await?;
+    let shown = changes::patch_experiment(&master.changes.experiments, &actor, id, patch).await?;
     message(&PatchExperimentResponse {
         experiment: views::experiments::one(&shown)?,
     })
@@ -275,7 +279,7 @@ async fn get_experiment_labels(
     WireQuery(query): WireQuery<GetExperimentLabelsQuery>,
 ) -> Answer {
     let project = query.project_id.filter(|id| *id != 0).map(ProjectId);
-    let labels = reads::experiments::labels(&master, &actor, project).await?;
+    let labels = reads::experiments::labels(&master.sources.experiments, &actor, project).await?;
     message(&GetExperimentLabelsResponse { labels })
 }
 
@@ -288,7 +292,8 @@ async fn get_experiment_trials(
     PathId(id): PathId<ExperimentId>,
     WireQuery(query): WireQuery<GetExperimentTrialsQuery>,
 ) -> Answer {
-    let (trials, pagination) = reads::trials::page(&master, &actor, id, &query).await?;
+    let (trials, pagination) =
+        reads::trials::page(&master.sources.trials, &actor, id, &query).await?;
     let trials = trial_routes::show_all(trials)?;
     message(&GetExperimentTrialsResponse { trials, pagination })
 }
@@ -303,7 +308,7 @@ async fn get_experiment_checkpoints(
     WireQuery(query): WireQuery<GetCheckpointsQuery>,
 ) -> Answer {
     let (shown, pagination) =
-        reads::checkpoints::of_experiment(&master, &actor, id, &query).await?;
+        reads::checkpoints::of_experiment(&master.sources.checkpoints, &actor, id, &query).await?;
     let checkpoints = checkpoint_routes::show_all(&shown)?;
     message(&GetExperimentCheckpointsResponse {
         checkpoints,
@@ -319,7 +324,8 @@ async fn get_experiment_validation_history(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    let records = reads::experiments::validation_history(&master, &actor, id).await?;
+    let records =
+        reads::experiments::validation_history(&master.sources.experiments, &actor, id).await?;
     let entry = |record: Record| ValidationHistoryEntry {
         trial_id: record.trial_id.0,
         end_time: Timestamp(record.at),

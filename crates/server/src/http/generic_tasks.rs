@@ -56,7 +56,7 @@ async fn create_generic_task(
             no_pause: body.no_pause.unwrap_or_default(),
         },
     };
-    let (made, _) = changes::launch(&master, &actor, request).await?;
+    let (made, _) = changes::launch(&master.changes.launches, &actor, request).await?;
     message(&CreateGenericTaskResponse {
         task_id: made.id.map(|id| id.to_string()).unwrap_or_default(),
         warnings: launch_warnings(made.slots_exceeded),
@@ -71,7 +71,8 @@ async fn create_generic_task(
     responses((status = 200, body = GetGenericTaskConfigResponse)))]
 async fn get_generic_task_config(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
     let kind = TaskKind::Generic;
-    let (_, config) = reads::tasks::launched_with_config(&master, &actor, kind, &id).await?;
+    let (_, config) =
+        reads::tasks::launched_with_config(&master.sources.tasks, &actor, kind, &id).await?;
     message(&GetGenericTaskConfigResponse {
         config: config.to_string(),
     })

@@ -34,7 +34,7 @@ async fn get_jobs(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
-    let (queue, pagination) = reads::jobs::page(&master, &actor, &query).await?;
+    let (queue, pagination) = reads::jobs::page(&master.sources.jobs, &actor, &query).await?;
     let jobs = queue.iter().map(views::jobs::job);
     message(&GetJobsResponse {
         pagination,
@@ -49,7 +49,7 @@ async fn get_jobs_v2(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetJobsQuery>,
 ) -> Answer {
-    let (queue, pagination) = reads::jobs::page(&master, &actor, &query).await?;
+    let (queue, pagination) = reads::jobs::page(&master.sources.jobs, &actor, &query).await?;
     let job = |entry: &QueuedJob| RbacJob {
         full: Some(views::jobs::job(entry)),
         limited: None,
@@ -67,7 +67,8 @@ async fn get_job_queue_stats(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetJobQueueStatsQuery>,
 ) -> Answer {
-    let (queue, pools) = reads::jobs::statistics(&master, &actor, &query.resource_pools).await?;
+    let (queue, pools) =
+        reads::jobs::statistics(&master.sources.jobs, &actor, &query.resource_pools).await?;
     let results = pools
         .into_iter()
         .map(|of| RpQueueStat {
@@ -90,7 +91,7 @@ async fn get_job_queue_stats(
     responses((status = 200, body = ExplainJobResponse)))]
 async fn explain_job(Caller(master, actor): Caller, Path(job_id): Path<JobId>) -> Answer {
     message(&views::why::explanation(
-        &reads::jobs::explanation(&master, &actor, &job_id).await?,
+        &reads::jobs::explanation(&master.sources.jobs, &actor, &job_id).await?,
     ))
 }
 
@@ -125,7 +126,7 @@ async fn get_resource_pools(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetResourcePoolsQuery>,
 ) -> Answer {
-    let (contents, pagination) = reads::jobs::pools(&master, &actor, &query).await?;
+    let (contents, pagination) = reads::jobs::pools(&master.sources.jobs, &actor, &query).await?;
     let pools = contents.pools.iter();
     let pools = pools.map(|pool| views::jobs::pool(pool, &contents));
     message(&GetResourcePoolsResponse {

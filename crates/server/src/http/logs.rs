@@ -404,7 +404,7 @@ async fn task_logs(
     Path(task_id): Path<TaskId>,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> StreamAnswer {
-    let log = Log::of_task(&master, &actor, task_id).await?;
+    let log = Log::of_task(&master.sources.logs, &actor, task_id).await?;
     stream_log(log, query, shutdown, |task_id, id, log| {
         line(&views::logs::of_task(task_id, id, log))
     })
@@ -421,7 +421,7 @@ async fn trial_logs(
     PathId(trial_id): PathId<TrialId>,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> StreamAnswer {
-    let log = Log::of_trial(&master, &actor, trial_id).await?;
+    let log = Log::of_trial(&master.sources.logs, &actor, trial_id).await?;
     stream_log(log, query, shutdown, move |_, id, log| {
         line(&views::logs::of_trial(trial_id, id, log))
     })
@@ -496,7 +496,7 @@ async fn task_logs_fields(
     Path(task_id): Path<TaskId>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> StreamAnswer {
-    let log = Log::of_task(&master, &actor, task_id).await?;
+    let log = Log::of_task(&master.sources.logs, &actor, task_id).await?;
     stream_fields(log, query.follow, shutdown, |fields| {
         line(&TaskLogsFieldsResponse {
             allocation_ids: list(&fields.allocation_ids),
@@ -520,7 +520,7 @@ async fn trial_logs_fields(
     PathId(trial_id): PathId<TrialId>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> StreamAnswer {
-    let log = Log::of_trial(&master, &actor, trial_id).await?;
+    let log = Log::of_trial(&master.sources.logs, &actor, trial_id).await?;
     stream_fields(log, query.follow, shutdown, |fields| {
         line(&TrialLogsFieldsResponse {
             agent_ids: list(&fields.agent_ids),

@@ -48,7 +48,7 @@ pub fn routes() -> OpenApiRouter<Master> {
 #[utoipa::path(get, path = "/info", operation_id = "Info", tag = "master", security(()),
     responses((status = 200, body = Info)))]
 async fn info(State(master): State<Master>) -> Answer {
-    let identity = reads::master::identity(&master);
+    let identity = reads::master::identity(&master.sources.master);
     message(&Info {
         version: API_VERSION.into(),
         master_id: identity.master_id,
@@ -63,7 +63,7 @@ async fn info(State(master): State<Master>) -> Answer {
 #[utoipa::path(get, path = "/health", operation_id = "health", tag = "master", security(()),
     responses((status = 200, body = HealthCheck), (status = 503, body = HealthCheck)))]
 async fn health(State(master): State<Master>) -> Response {
-    let health = reads::master::health(&master).await;
+    let health = reads::master::health(&master.sources.master).await;
     let status = |up: bool| {
         if up {
             HealthStatus::Up
@@ -111,7 +111,7 @@ async fn health(State(master): State<Master>) -> Response {
 #[utoipa::path(get, path = "/api/v1/master", operation_id = "GetMaster", tag = "master", security(()),
     responses((status = 200, body = GetMasterResponse)))]
 async fn get_master(State(master): State<Master>) -> Answer {
-    let identity = reads::master::identity(&master);
+    let identity = reads::master::identity(&master.sources.master);
     message(&GetMasterResponse {
         version: API_VERSION.into(),
         master_id: identity.master_id,
@@ -129,7 +129,7 @@ async fn get_master(State(master): State<Master>) -> Answer {
     responses((status = 200, body = GetMasterConfigResponse)))]
 async fn get_master_config(Caller(master, actor): Caller) -> Answer {
     message(&GetMasterConfigResponse {
-        config: Object(reads::master::config(&master, &actor)?),
+        config: Object(reads::master::config(&master.sources.master, &actor)?),
     })
 }
 
@@ -137,7 +137,7 @@ async fn get_master_config(Caller(master, actor): Caller) -> Answer {
 #[utoipa::path(get, path = "/api/v1/master/config/origins", operation_id = "GetMasterConfigOrigins", tag = "master",
     responses((status = 200, body = GetMasterConfigOriginsResponse)))]
 async fn get_master_config_origins(Caller(master, actor): Caller) -> Answer {
-    let origins = reads::master::origins(&master, &actor)?;
+    let origins = reads::master::origins(&master.sources.master, &actor)?;
     message(&GetMasterConfigOriginsResponse {
         origins: origins.iter().map(origin).collect(),
     })
@@ -251,7 +251,7 @@ async fn master_logs(
     Shutdown(shutdown): Shutdown,
     WireQuery(query): WireQuery<MasterLogsQuery>,
 ) -> StreamAnswer {
-    let entries = Entries::open(&master, &actor, &query).await?;
+    let entries = Entries::open(&master.sources.master, &actor, &query).await?;
     let (out, messages) = mpsc::channel(16);
     // Ends when the log has been sent, or when the stream is dropped.
     tokio::spawn(send_log(entries, out));

@@ -26,14 +26,20 @@ pub fn routes() -> OpenApiRouter<Master> {
 #[utoipa::path(get, path = "/api/v1/master/memory", operation_id = "GetMasterMemory", tag = "master",
     responses((status = 200, body = GetMasterMemoryResponse)))]
 async fn get_master_memory(Caller(master, actor): Caller) -> Answer {
-    message(&response(&reads::memory::current(&master, &actor)?))
+    message(&response(&reads::memory::current(
+        &master.sources.memory,
+        &actor,
+    )?))
 }
 
 /// The same as metrics in the text format of Prometheus. For administrators; an addition of ours.
 #[utoipa::path(get, path = "/debug/prom/metrics", operation_id = "GetPrometheusMetrics", tag = "master",
     responses((status = 200, body = String, content_type = "text/plain")))]
 async fn get_prometheus_metrics(Caller(master, actor): Caller) -> Answer {
-    let text = exposition(&response(&reads::memory::for_prometheus(&master, &actor)?));
+    let text = exposition(&response(&reads::memory::for_prometheus(
+        &master.sources.memory,
+        &actor,
+    )?));
     Ok(([(header::CONTENT_TYPE, PROMETHEUS_TEXT)], text).into_response())
 }
 

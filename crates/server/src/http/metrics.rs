@@ -78,7 +78,13 @@ async fn get_metrics(
     WireQuery(query): WireQuery<GetMetricsQuery>,
 ) -> StreamAnswer {
     let group = Some(query.group).filter(|group| !group.is_empty());
-    let reports = reads::metrics::reports(&master, &actor, trials(&query.trial_ids), group).await?;
+    let reports = reads::metrics::reports(
+        &master.sources.metrics,
+        &actor,
+        trials(&query.trial_ids),
+        group,
+    )
+    .await?;
     Ok(stream(reports, shutdown).await)
 }
 
@@ -92,7 +98,13 @@ async fn get_training_metrics(
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
 ) -> StreamAnswer {
     let group = Some(TRAINING.to_owned());
-    let reports = reads::metrics::reports(&master, &actor, trials(&query.trial_ids), group).await?;
+    let reports = reads::metrics::reports(
+        &master.sources.metrics,
+        &actor,
+        trials(&query.trial_ids),
+        group,
+    )
+    .await?;
     Ok(stream(reports, shutdown).await)
 }
 
@@ -106,7 +118,13 @@ async fn get_validation_metrics(
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
 ) -> StreamAnswer {
     let group = Some(VALIDATION.to_owned());
-    let reports = reads::metrics::reports(&master, &actor, trials(&query.trial_ids), group).await?;
+    let reports = reads::metrics::reports(
+        &master.sources.metrics,
+        &actor,
+        trials(&query.trial_ids),
+        group,
+    )
+    .await?;
     Ok(stream(reports, shutdown).await)
 }
 

@@ -64,7 +64,7 @@ fn text_bytes(bytes: usize) -> usize {
 #[utoipa::path(get, path = "/api/v1/experiments/{experimentId}/model_def", operation_id = "GetModelDef",
     tag = "experiments", params(("experimentId" = i64, Path)), responses((status = 200, body = GetModelDefResponse)))]
 async fn get_model_def(Caller(master, actor): Caller, PathId(id): PathId<ExperimentId>) -> Answer {
-    let archive = Archive::open(&master, &actor, id).await?;
+    let archive = Archive::open(&master.sources.archives, &actor, id).await?;
     Ok(archive_as_text(archive).await?)
 }
 
@@ -76,7 +76,7 @@ async fn get_model_def_tree(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    let files = files::tree(&master, &actor, id).await?;
+    let files = files::tree(&master.sources.archives, &actor, id).await?;
     message(&GetModelDefTreeResponse {
         files: files.into_iter().map(node).collect(),
     })
@@ -91,7 +91,7 @@ async fn get_model_def_file(
     PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<GetModelDefFileRequest>,
 ) -> Answer {
-    let content = files::content(&master, &actor, id, &body.path).await?;
+    let content = files::content(&master.sources.archives, &actor, id, &body.path).await?;
     message(&GetModelDefFileResponse {
         file: wire::Bytes(content),
     })
@@ -105,7 +105,7 @@ async fn download_model_def(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    let archive = Archive::open(&master, &actor, id).await?;
+    let archive = Archive::open(&master.sources.archives, &actor, id).await?;
     let bytes = archive.bytes;
     let name = format!("exp{id}_{}_model_def.tar.gz", file_name(&archive.name));
     let held = archive.reserve().await?;
@@ -136,7 +136,7 @@ async fn download_model_def_file(
     WireQuery(query): WireQuery<FileQuery>,
 ) -> Answer {
     let name = file_name(query.path.rsplit('/').next().unwrap_or_default());
-    let content = files::content(&master, &actor, id, &query.path).await?;
+    let content = files::content(&master.sources.archives, &actor, id, &query.path).await?;
     // Never as what it claims to be: a file of a user's must not run as a page of ours.
     Ok(attachment(
         &name,

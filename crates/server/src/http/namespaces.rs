@@ -86,7 +86,7 @@ async fn list_workspace_namespace_bindings(
     Caller(master, actor): Caller,
     PathId(id): PathId<WorkspaceId>,
 ) -> Answer {
-    let bindings = reads::homes::bindings(&master, &actor, id)?;
+    let bindings = reads::homes::bindings(&master.sources.homes, &actor, id)?;
     message(&ListWorkspaceNamespaceBindingsResponse {
         namespace_bindings: by_cluster(&bindings),
     })
@@ -97,7 +97,7 @@ async fn list_workspace_namespace_bindings(
     operation_id = "GetWorkspacesWithDefaultNamespaceBindings", tag = "workspaces",
     responses((status = 200, body = GetWorkspacesWithDefaultNamespaceBindingsResponse)))]
 async fn get_workspaces_with_default_namespace_bindings(Caller(master, actor): Caller) -> Answer {
-    let ids = reads::homes::unbound(&master, &actor)?.into_iter();
+    let ids = reads::homes::unbound(&master.sources.homes, &actor)?.into_iter();
     message(&GetWorkspacesWithDefaultNamespaceBindingsResponse {
         workspace_ids: ids.map(|id| id.0).collect(),
     })

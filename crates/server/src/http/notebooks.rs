@@ -43,7 +43,8 @@ async fn get_notebooks(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetLaunchesQuery>,
 ) -> Answer {
-    let (page, pagination) = reads::tasks::launched(&master, &actor, KIND, &query).await?;
+    let (page, pagination) =
+        reads::tasks::launched(&master.sources.tasks, &actor, KIND, &query).await?;
     message(&GetNotebooksResponse {
         notebooks: page.iter().map(notebook).collect(),
         pagination,
@@ -58,7 +59,7 @@ async fn launch_notebook(
     WireBody(body): WireBody<LaunchNotebookRequest>,
 ) -> Answer {
     let request = launch_request!(LaunchKind::Notebook, body);
-    let (made, view) = changes::launch(&master, &actor, request).await?;
+    let (made, view) = changes::launch(&master.changes.launches, &actor, request).await?;
     message(&LaunchNotebookResponse {
         notebook: view.as_ref().map(notebook).unwrap_or_default(),
         config: object(made.config),
@@ -72,7 +73,8 @@ async fn launch_notebook(
     params(("notebookId" = String, Path, description = "the notebook")),
     responses((status = 200, body = GetNotebookResponse)))]
 async fn get_notebook(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
-    let (view, config) = reads::tasks::launched_with_config(&master, &actor, KIND, &id).await?;
+    let (view, config) =
+        reads::tasks::launched_with_config(&master.sources.tasks, &actor, KIND, &id).await?;
     message(&GetNotebookResponse {
         notebook: notebook(&view),
         config: object(config),
@@ -85,7 +87,9 @@ async fn get_notebook(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> 
     responses((status = 200, body = NotebookResponse)))]
 async fn kill_notebook(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
     message(&NotebookResponse {
-        notebook: notebook(&changes::kill_launched(&master, &actor, KIND, &id).await?),
+        notebook: notebook(
+            &changes::kill_launched(&master.changes.launches, &actor, KIND, &id).await?,
+        ),
     })
 }
 
@@ -99,7 +103,9 @@ async fn set_notebook_priority(
     WireBody(body): WireBody<SetNotebookPriorityRequest>,
 ) -> Answer {
     let priority = body.priority;
-    let view = changes::set_priority_of_launched(&master, &actor, KIND, &id, priority).await?;
+    let view =
+        changes::set_priority_of_launched(&master.changes.launches, &actor, KIND, &id, priority)
+            .await?;
     message(&NotebookResponse {
         notebook: notebook(&view),
     })

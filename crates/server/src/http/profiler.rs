@@ -100,7 +100,7 @@ async fn get_task_system_metrics(
     WireQuery(query): WireQuery<GetTaskSystemMetricsQuery>,
 ) -> Answer {
     let what = (query.group.as_str(), query.after);
-    let page = task_metrics::page(&master, &actor, &task_id, what).await?;
+    let page = task_metrics::page(&master.sources.task_metrics, &actor, &task_id, what).await?;
     let metrics = page.found.into_iter().map(|of| TaskSystemMetrics {
         group: of.group,
         time: Timestamp(of.at),
@@ -203,7 +203,14 @@ async fn get_trial_profiler_metrics(
     WireQuery(query): WireQuery<GetTrialProfilerMetricsQuery>,
 ) -> StreamAnswer {
     let filter = filter(query.labels);
-    let mut profiler = Profiler::open(&master, &actor, trial_id, filter, query.follow).await?;
+    let mut profiler = Profiler::open(
+        &master.sources.metrics,
+        &actor,
+        trial_id,
+        filter,
+        query.follow,
+    )
+    .await?;
     Ok(stream(shutdown, move |out| async move {
         loop {
             let found = profiler.next_readings().await?;
@@ -239,7 +246,8 @@ async fn get_trial_profiler_available_series(
     WireQuery(query): WireQuery<GetTrialProfilerAvailableSeriesQuery>,
 ) -> StreamAnswer {
     let any = SeriesFilter::default();
-    let mut profiler = Profiler::open(&master, &actor, trial_id, any, query.follow).await?;
+    let mut profiler =
+        Profiler::open(&master.sources.metrics, &actor, trial_id, any, query.follow).await?;
     Ok(stream(shutdown, move |out| async move {
         let mut found = FoundSeries::default();
         let mut sent = None;

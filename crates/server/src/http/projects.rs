@@ -41,7 +41,8 @@ async fn get_workspace_projects(
     PathId(id): PathId<WorkspaceId>,
     WireQuery(query): WireQuery<GetWorkspaceProjectsQuery>,
 ) -> Answer {
-    let (rows, pagination) = reads::homes::projects(&master, &actor, id, &query).await?;
+    let (rows, pagination) =
+        reads::homes::projects(&master.sources.homes, &actor, id, &query).await?;
     message(&GetWorkspaceProjectsResponse {
         projects: rows.iter().map(project).collect::<AppResult<_>>()?,
         pagination,
@@ -73,21 +74,21 @@ async fn post_project(
         description: body.description.unwrap_or_default(),
         key: body.key.unwrap_or_default(),
     };
-    answer(&changes::create_project(&master, &actor, new).await?)
+    answer(&changes::create_project(&master.changes.workspaces, &actor, new).await?)
 }
 
 /// One project.
 #[utoipa::path(get, path = "/api/v1/projects/{id}", operation_id = "GetProject", tag = "projects",
     params(("id" = i64, Path)), responses((status = 200, body = GetProjectResponse)))]
 async fn get_project(Caller(master, actor): Caller, PathId(id): PathId<ProjectId>) -> Answer {
-    answer(&reads::homes::project(&master, &actor, id).await?)
+    answer(&reads::homes::project(&master.sources.homes, &actor, id).await?)
 }
 
 /// The project with a short name.
 #[utoipa::path(get, path = "/api/v1/projects/key/{key}", operation_id = "GetProjectByKey", tag = "projects",
     params(("key" = String, Path)), responses((status = 200, body = GetProjectResponse)))]
 async fn get_project_by_key(Caller(master, actor): Caller, Path(key): Path<String>) -> Answer {
-    answer(&reads::homes::project_by_key(&master, &actor, &key).await?)
+    answer(&reads::homes::project_by_key(&master.sources.homes, &actor, &key).await?)
 }
 
 /// Changes a project. Null leaves things as they are.
@@ -104,7 +105,7 @@ async fn patch_project(
         description: body.description,
         key: body.key,
     };
-    answer(&changes::patch_project(&master, &actor, id, patch).await?)
+    answer(&changes::patch_project(&master.changes.workspaces, &actor, id, patch).await?)
 }
 
 /// Deletes a project with everything in it, in the background where there are experiments.

@@ -77,7 +77,8 @@ async fn get_shells(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetLaunchesQuery>,
 ) -> Answer {
-    let (page, pagination) = reads::tasks::launched(&master, &actor, KIND, &query).await?;
+    let (page, pagination) =
+        reads::tasks::launched(&master.sources.tasks, &actor, KIND, &query).await?;
     message(&GetShellsResponse {
         shells: page.iter().map(shell).collect(),
         pagination,
@@ -92,7 +93,7 @@ async fn launch_shell(
     WireBody(body): WireBody<LaunchShellRequest>,
 ) -> Answer {
     let request = launch_request!(LaunchKind::Shell, body);
-    let (made, view) = changes::launch(&master, &actor, request).await?;
+    let (made, view) = changes::launch(&master.changes.launches, &actor, request).await?;
     message(&LaunchShellResponse {
         shell: view.as_ref().map(shell).unwrap_or_default(),
         config: object(made.config),
@@ -106,7 +107,8 @@ async fn launch_shell(
     params(("shellId" = String, Path, description = "the shell")),
     responses((status = 200, body = GetShellResponse)))]
 async fn get_shell(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
-    let (view, config) = reads::tasks::launched_with_config(&master, &actor, KIND, &id).await?;
+    let (view, config) =
+        reads::tasks::launched_with_config(&master.sources.tasks, &actor, KIND, &id).await?;
     message(&GetShellResponse {
         shell: shell(&view),
         config: object(config),
@@ -119,7 +121,7 @@ async fn get_shell(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Ans
     responses((status = 200, body = ShellResponse)))]
 async fn kill_shell(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
     message(&ShellResponse {
-        shell: shell(&changes::kill_launched(&master, &actor, KIND, &id).await?),
+        shell: shell(&changes::kill_launched(&master.changes.launches, &actor, KIND, &id).await?),
     })
 }
 
@@ -133,7 +135,9 @@ async fn set_shell_priority(
     WireBody(body): WireBody<SetShellPriorityRequest>,
 ) -> Answer {
     let priority = body.priority;
-    let view = changes::set_priority_of_launched(&master, &actor, KIND, &id, priority).await?;
+    let view =
+        changes::set_priority_of_launched(&master.changes.launches, &actor, KIND, &id, priority)
+            .await?;
     message(&ShellResponse {
         shell: shell(&view),
     })

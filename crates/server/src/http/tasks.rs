@@ -38,7 +38,7 @@ async fn get_tasks(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetTasksQuery>,
 ) -> Answer {
-    let live = reads::tasks::live(&master, &actor, query.with_ended).await?;
+    let live = reads::tasks::live(&master.sources.tasks, &actor, query.with_ended).await?;
     message(&GetTasksResponse {
         allocation_id_to_summary: views::tasks::summaries(&live),
         paused_tasks: views::tasks::paused(&live),
@@ -50,7 +50,7 @@ async fn get_tasks(
 #[utoipa::path(get, path = "/tasks", operation_id = "PlainTasks", tag = "tasks",
     responses((status = 200, body = BTreeMap<String, AllocationSummary>)))]
 async fn get_plain_tasks(Caller(master, actor): Caller) -> Answer {
-    let live = reads::tasks::live(&master, &actor, false).await?;
+    let live = reads::tasks::live(&master.sources.tasks, &actor, false).await?;
     message(&views::tasks::summaries(&live))
 }
 
@@ -77,7 +77,9 @@ async fn get_active_tasks_count(Caller(master, actor): Caller) -> Answer {
     responses((status = 200, body = GetTaskResponse)))]
 async fn get_task(Caller(master, actor): Caller, Path(task_id): Path<TaskId>) -> Answer {
     message(&GetTaskResponse {
-        task: views::tasks::task(&reads::tasks::whole(&master, &actor, &task_id).await?),
+        task: views::tasks::task(
+            &reads::tasks::whole(&master.sources.tasks, &actor, &task_id).await?,
+        ),
     })
 }
 
@@ -89,7 +91,7 @@ async fn get_task_context_directory(
     Caller(master, actor): Caller,
     Path(task_id): Path<TaskId>,
 ) -> Answer {
-    match Archive::of_task(&master, &actor, &task_id).await? {
+    match Archive::of_task(&master.sources.archives, &actor, &task_id).await? {
         Some(archive) => Ok(archive_as_text(archive).await?),
         None => message(&GetTaskContextDirectoryResponse::default()),
     }

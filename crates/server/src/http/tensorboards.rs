@@ -49,7 +49,8 @@ async fn get_tensorboards(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetLaunchesQuery>,
 ) -> Answer {
-    let (page, pagination) = reads::tasks::launched(&master, &actor, KIND, &query).await?;
+    let (page, pagination) =
+        reads::tasks::launched(&master.sources.tasks, &actor, KIND, &query).await?;
     message(&GetTensorboardsResponse {
         tensorboards: page.iter().map(tensorboard).collect(),
         pagination,
@@ -79,7 +80,8 @@ async fn launch_tensorboard(
     };
     let mut request = launch_request!(LaunchKind::TensorBoard, body);
     request.tensorboard = shows;
-    let (made, view) = changes::launch_tensorboard(&master, &actor, request, more).await?;
+    let (made, view) =
+        changes::launch_tensorboard(&master.changes.launches, &actor, request, more).await?;
     message(&LaunchTensorboardResponse {
         tensorboard: view.as_ref().map(tensorboard).unwrap_or_default(),
         config: object(made.config),
@@ -93,7 +95,8 @@ async fn launch_tensorboard(
     params(("tensorboardId" = String, Path, description = "the tensorboard")),
     responses((status = 200, body = GetTensorboardResponse)))]
 async fn get_tensorboard(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
-    let (view, config) = reads::tasks::launched_with_config(&master, &actor, KIND, &id).await?;
+    let (view, config) =
+        reads::tasks::launched_with_config(&master.sources.tasks, &actor, KIND, &id).await?;
     message(&GetTensorboardResponse {
         tensorboard: tensorboard(&view),
         config: object(config),
@@ -106,7 +109,9 @@ async fn get_tensorboard(Caller(master, actor): Caller, Path(id): Path<TaskId>) 
     responses((status = 200, body = TensorboardResponse)))]
 async fn kill_tensorboard(Caller(master, actor): Caller, Path(id): Path<TaskId>) -> Answer {
     message(&TensorboardResponse {
-        tensorboard: tensorboard(&changes::kill_launched(&master, &actor, KIND, &id).await?),
+        tensorboard: tensorboard(
+            &changes::kill_launched(&master.changes.launches, &actor, KIND, &id).await?,
+        ),
     })
 }
 
@@ -120,7 +125,9 @@ async fn set_tensorboard_priority(
     WireBody(body): WireBody<SetTensorboardPriorityRequest>,
 ) -> Answer {
     let priority = body.priority;
-    let view = changes::set_priority_of_launched(&master, &actor, KIND, &id, priority).await?;
+    let view =
+        changes::set_priority_of_launched(&master.changes.launches, &actor, KIND, &id, priority)
+            .await?;
     message(&TensorboardResponse {
         tensorboard: tensorboard(&view),
     })

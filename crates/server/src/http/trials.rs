@@ -57,7 +57,7 @@ pub(crate) fn show_all(trials: Vec<TrialWithParts>) -> AppResult<Vec<Trial>> {
 #[utoipa::path(get, path = "/api/v1/trials/{trialId}", operation_id = "GetTrial", tag = "trials",
     params(("trialId" = i64, Path)), responses((status = 200, body = GetTrialResponse)))]
 async fn get_trial(Caller(master, actor): Caller, PathId(id): PathId<TrialId>) -> Answer {
-    let (row, parts) = reads::trials::whole(&master, &actor, id).await?;
+    let (row, parts) = reads::trials::whole(&master.sources.trials, &actor, id).await?;
     message(&GetTrialResponse {
         trial: views::trials::trial(&row, &parts, det_store::now())?,
     })
@@ -72,7 +72,7 @@ async fn get_trial_workloads(
     PathId(id): PathId<TrialId>,
     WireQuery(query): WireQuery<GetTrialWorkloadsQuery>,
 ) -> Answer {
-    let (entries, pagination) = history::page(&master, &actor, id, &query).await?;
+    let (entries, pagination) = history::page(&master.sources.trials, &actor, id, &query).await?;
     let batches = if query.include_batch_metrics {
         BatchMetrics::Given
     } else {
@@ -96,7 +96,8 @@ async fn get_trial_checkpoints(
     PathId(id): PathId<TrialId>,
     WireQuery(query): WireQuery<GetCheckpointsQuery>,
 ) -> Answer {
-    let (shown, pagination) = reads::checkpoints::of_trial(&master, &actor, id, &query).await?;
+    let (shown, pagination) =
+        reads::checkpoints::of_trial(&master.sources.checkpoints, &actor, id, &query).await?;
     let checkpoints = crate::http::checkpoints::show_all(&shown)?;
     message(&GetTrialCheckpointsResponse {
         checkpoints,
@@ -152,7 +153,9 @@ async fn get_trial_remaining_log_retention_days(
     PathId(id): PathId<TrialId>,
 ) -> Answer {
     message(&GetTrialRemainingLogRetentionDaysResponse {
-        remaining_days: Some(reads::trials::remaining_log_days(&master, &actor, id).await?),
+        remaining_days: Some(
+            reads::trials::remaining_log_days(&master.sources.trials, &actor, id).await?,
+        ),
     })
 }
 

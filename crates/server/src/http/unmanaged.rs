@@ -46,7 +46,8 @@ async fn put_experiment(
     WireBody(body): WireBody<CreateExperimentRequest>,
 ) -> Answer {
     let request = submission(body)?;
-    let shown = changes::put_experiment(&master, &actor, external_id, request).await?;
+    let shown =
+        changes::put_experiment(&master.changes.experiments, &actor, external_id, request).await?;
     let experiment = shown.as_ref().map(views::experiments::one).transpose()?;
     let experiment = experiment.unwrap_or_default();
     message(&PutExperimentResponse {
@@ -77,7 +78,8 @@ async fn create_trial(
     WireBody(body): WireBody<CreateTrialRequest>,
 ) -> Answer {
     let (experiment_id, hparams) = new_trial(body)?;
-    let trial = changes::put_trial(&master, &actor, experiment_id, None, hparams).await?;
+    let trial =
+        changes::put_trial(&master.changes.trials, &actor, experiment_id, None, hparams).await?;
     message(&CreateTrialResponse {
         trial: show(&trial)?,
     })
@@ -93,7 +95,14 @@ async fn put_trial(
     let external_id = body.external_trial_id.unwrap_or_default();
     let (experiment_id, hparams) = new_trial(body.create_trial_request.unwrap_or_default())?;
     let external_id = Some(external_id);
-    let trial = changes::put_trial(&master, &actor, experiment_id, external_id, hparams).await?;
+    let trial = changes::put_trial(
+        &master.changes.trials,
+        &actor,
+        experiment_id,
+        external_id,
+        hparams,
+    )
+    .await?;
     message(&PutTrialResponse {
         trial: show(&trial)?,
     })
@@ -108,7 +117,8 @@ async fn get_trial_by_external_id(
     Caller(master, actor): Caller,
     Path((experiment, trial)): Path<(String, String)>,
 ) -> Answer {
-    let whole = reads::trials::by_external_id(&master, &actor, &experiment, trial).await?;
+    let whole =
+        reads::trials::by_external_id(&master.sources.trials, &actor, &experiment, trial).await?;
     message(&GetTrialByExternalIdResponse {
         trial: show(&whole)?,
     })
@@ -156,7 +166,7 @@ async fn patch_trial(
             .into());
         }
     };
-    let trial = changes::beat(&master, &actor, id, heartbeat).await?;
+    let trial = changes::beat(&master.changes.trials, &actor, id, heartbeat).await?;
     message(&PatchTrialResponse {
         trial: show(&trial)?,
     })

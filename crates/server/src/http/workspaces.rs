@@ -44,7 +44,8 @@ async fn get_workspaces(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetWorkspacesQuery>,
 ) -> Answer {
-    let (rows, pagination) = reads::homes::workspaces(&master, &actor, &query).await?;
+    let (rows, pagination) =
+        reads::homes::workspaces(&master.sources.homes, &actor, &query).await?;
     message(&GetWorkspacesResponse {
         workspaces: rows.iter().map(workspace).collect::<AppResult<_>>()?,
         pagination,
@@ -75,7 +76,8 @@ async fn post_workspace(
         quotas: body.cluster_quota_pairs,
     };
     let choices = choices(body.cluster_namespace_meta);
-    let created = changes::create_workspace(&master, &actor, new, choices).await?;
+    let created =
+        changes::create_workspace(&master.changes.workspaces, &actor, new, choices).await?;
     changed_answer(&created)
 }
 
@@ -83,7 +85,7 @@ async fn post_workspace(
 #[utoipa::path(get, path = "/api/v1/workspaces/{id}", operation_id = "GetWorkspace", tag = "workspaces",
     params(("id" = i64, Path)), responses((status = 200, body = GetWorkspaceResponse)))]
 async fn get_workspace(Caller(master, actor): Caller, PathId(id): PathId<WorkspaceId>) -> Answer {
-    let view = reads::homes::workspace(&master, &actor, id).await?;
+    let view = reads::homes::workspace(&master.sources.homes, &actor, id).await?;
     message(&GetWorkspaceResponse {
         workspace: workspace(&view)?,
     })
@@ -110,7 +112,8 @@ async fn patch_workspace(
         ..WorkspacePatch::default()
     };
     let choices = choices(body.cluster_namespace_meta);
-    let changed = changes::patch_workspace(&master, &actor, id, patch, choices).await?;
+    let changed =
+        changes::patch_workspace(&master.changes.workspaces, &actor, id, patch, choices).await?;
     changed_answer(&changed)
 }
 
@@ -172,7 +175,13 @@ async fn set_resource_quotas(
     PathId(id): PathId<WorkspaceId>,
     WireBody(body): WireBody<SetResourceQuotasRequest>,
 ) -> Answer {
-    changes::set_quotas(&master, &actor, id, body.cluster_quota_pairs).await?;
+    changes::set_quotas(
+        &master.changes.workspaces,
+        &actor,
+        id,
+        body.cluster_quota_pairs,
+    )
+    .await?;
     empty()
 }
 
@@ -184,7 +193,7 @@ async fn get_kubernetes_resource_quotas(
     Caller(master, actor): Caller,
     PathId(id): PathId<WorkspaceId>,
 ) -> Answer {
-    let quotas = reads::homes::quotas(&master, &actor, id)?.into_iter();
+    let quotas = reads::homes::quotas(&master.sources.homes, &actor, id)?.into_iter();
     let quotas = quotas.map(|(cluster, slots)| (cluster, Float(f64::from(slots))));
     message(&GetKubernetesResourceQuotasResponse {
         resource_quotas: quotas.collect(),
@@ -201,7 +210,8 @@ async fn list_rps_bound_to_workspace(
     PathId(id): PathId<WorkspaceId>,
     WireQuery(query): WireQuery<ListRPsBoundToWorkspaceQuery>,
 ) -> Answer {
-    let (resource_pools, pagination) = reads::homes::pools(&master, &actor, id, &query)?;
+    let (resource_pools, pagination) =
+        reads::homes::pools(&master.sources.homes, &actor, id, &query)?;
     message(&ListRPsBoundToWorkspaceResponse {
         resource_pools,
         pagination,

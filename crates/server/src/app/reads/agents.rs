@@ -9,11 +9,19 @@ use det_ids::PlaceId;
 use det_store::allocations::{self, ContainerRow};
 use det_store::places::{self, PlaceRow};
 
-use crate::app::device_use::Uses;
+use crate::app::device_use::{DeviceUse, Uses};
+use crate::app::reads;
 use crate::app::reads::paging;
-use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
+use det_store::Store;
+
+/// What agents are read from.
+#[derive(Clone)]
+pub(crate) struct AgentSources {
+    pub(crate) store: Store,
+    pub(crate) device_use: DeviceUse,
+}
 
 /// An agent, the live containers on it, and how much its devices are used.
 pub(crate) type AgentView = (PlaceRow, Vec<ContainerRow>, Uses);
@@ -27,13 +35,13 @@ pub(crate) struct AgentsView {
 
 /// One page of the agents.
 pub(crate) async fn page(
-    master: &Master,
+    sources: &AgentSources,
     actor: &Actor,
     query: &GetAgentsQuery,
 ) -> AppResult<(AgentsView, Pagination)> {
     reads::require(actor, Kind::Agent, "agents")?;
     let (mut rows, live) = {
-        let mut conn = master.context.store.read().await?;
+        let mut conn = sources.store.read().await?;
         let rows = places::list(&mut conn.conn()).await?;
         (rows, allocations::live_containers(&mut conn.conn()).await?)
     };
@@ -44,19 +52,19 @@ pub(crate) async fn page(
         rows.reverse();
     }
     let (rows, pagination) = paging::slice(rows, query.offset, query.limit);
-    let of = |row: &PlaceRow| (row.id.clone(), master.agents.device_use.of(&row.id));
+    let of = |row: &PlaceRow| (row.id.clone(), sources.device_use.of(&row.id));
     let uses = rows.iter().map(of).collect();
     Ok((AgentsView { rows, live, uses }, pagination))
 }
 
 /// One agent with all that is on it.
 pub(crate) async fn find(
-    master: &Master,
+    sources: &AgentSources,
     actor: &Actor,
     agent_id: &PlaceId,
 ) -> AppResult<AgentView> {
     reads::require(actor, Kind::Agent, "agents")?;
-    let mut conn = master.context.store.read().await?;
+    let mut conn = sources.store.read().await?;
     let Some(row) = places::find(&mut conn.conn(), agent_id).await? else {
         return Err(AppError::not_found(
             "agent",
@@ -64,5 +72,5 @@ pub(crate) async fn find(
         ));
     };
     let live = allocations::live_containers_of_place(&mut conn.conn(), agent_id).await?;
-    Ok((row, live, master.agents.device_use.of(agent_id)))
+    Ok((row, live, sources.device_use.of(agent_id)))
 }

@@ -16,20 +16,24 @@ use det_store::trials::{self, TrialRow};
 use serde_json::{Value, json};
 
 use self::order::{sort, sort_key};
+use crate::app::checkpoints::Checkpoints;
 use crate::app::checkpoints::archive::Format;
-use crate::app::checkpoints::files::Archive;
+use crate::app::checkpoints::files::{Archive, CheckpointFiles};
 use crate::app::checkpoints::joined::{
     CheckpointWithValidation, collectable, policy_of, steps_of, validated, with_validations,
 };
 use crate::app::checkpoints::policy::to_delete;
 use crate::app::documents::may_use_secrets;
 use crate::app::metrics::TRAINING;
+use crate::app::metrics::journal::Journal;
 use crate::app::metrics::reports::at_steps;
+use crate::app::reads;
 use crate::app::reads::paging::{self, PAGE_BYTES};
 use crate::app::reads::sight::Sight;
-use crate::app::{Master, reads};
+use crate::app::renewal::Renewals;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
+use det_store::Store;
 
 const STORAGE: &str = "checkpoint_storage";
 /// Checkpoints whose reports are read at once: few enough to be looked up one by one.
@@ -55,6 +59,18 @@ pub(crate) struct TrainedCheckpoints {
     pub(crate) with_keys: bool,
 }
 
+/// What checkpoints are read from.
+#[derive(Clone)]
+pub(crate) struct CheckpointSources {
+    pub(crate) store: Store,
+    /// Reports are in it before they are in the store.
+    pub(crate) journal: Journal,
+    pub(crate) checkpoints: Checkpoints,
+    pub(crate) files: CheckpointFiles,
+    /// Knows which storage all experiments are given.
+    pub(crate) renewals: Renewals,
+}
+
 /// A checkpoint as it is shown.
 pub(crate) enum ShownCheckpoint {
     /// It comes from a trial.
@@ -65,41 +81,40 @@ pub(crate) enum ShownCheckpoint {
 
 /// One page of the checkpoints of an experiment.
 pub(crate) async fn of_experiment(
-    master: &Master,
+    sources: &CheckpointSources,
     actor: &Actor,
     id: ExperimentId,
     query: &GetCheckpointsQuery,
 ) -> AppResult<(TrainedCheckpoints, Pagination)> {
     require(actor)?;
-    let experiment = reads::experiments::find(&master.context.store, actor, id).await?;
+    let experiment = reads::experiments::find(&sources.store, actor, id).await?;
     let heads = {
-        let mut conn = master.context.store.read().await?;
+        let mut conn = sources.store.read().await?;
         checkpoints::heads_of_experiment(&mut conn.conn(), id).await?
     };
-    page(master, actor, experiment, heads, query).await
+    page(sources, actor, experiment, heads, query).await
 }
 
 /// One page of the checkpoints of a trial.
 pub(crate) async fn of_trial(
-    master: &Master,
+    sources: &CheckpointSources,
     actor: &Actor,
     id: TrialId,
     query: &GetCheckpointsQuery,
 ) -> AppResult<(TrainedCheckpoints, Pagination)> {
     require(actor)?;
-    let trial = reads::trials::find(&master.context.store, actor, id).await?;
-    let experiment =
-        reads::experiments::find(&master.context.store, actor, trial.experiment_id).await?;
+    let trial = reads::trials::find(&sources.store, actor, id).await?;
+    let experiment = reads::experiments::find(&sources.store, actor, trial.experiment_id).await?;
     let heads = {
-        let mut conn = master.context.store.read().await?;
+        let mut conn = sources.store.read().await?;
         checkpoints::heads_of_trial(&mut conn.conn(), id).await?
     };
-    page(master, actor, experiment, heads, query).await
+    page(sources, actor, experiment, heads, query).await
 }
 
 /// The page of these checkpoints that is asked for. It ends early where what is shown of them is large.
 async fn page(
-    master: &Master,
+    sources: &CheckpointSources,
     actor: &Actor,
     experiment: ExperimentRow,
     mut heads: Vec<CheckpointHead>,
@@ -119,8 +134,8 @@ async fn page(
                 .is_some_and(|state| query.states.contains(&state))
         });
     }
-    master.metric_journal.flush().await?;
-    let store = &master.context.store;
+    sources.journal.flush().await?;
+    let store = &sources.store;
     let metrics = match key.metric() {
         Some(metric) => validated(store, &heads, metric).await?,
         None => BTreeMap::new(),
@@ -142,7 +157,7 @@ async fn page(
         .collect();
     let rows: Vec<CheckpointRow> = uuids.iter().filter_map(|id| rows.remove(id)).collect();
     let count = rows.len();
-    let trained = with_training(master, actor, experiment, rows).await?;
+    let trained = with_training(sources, actor, experiment, rows).await?;
     let dropped = count - trained.checkpoints.len();
     pagination.end_index -= i64::try_from(dropped).unwrap_or(0);
     Ok((trained, pagination))
@@ -151,18 +166,18 @@ async fn page(
 /// Checkpoints with the training that they come from. Where their reports are large the last ones are left out; the first
 /// never is.
 async fn with_training(
-    master: &Master,
+    sources: &CheckpointSources,
     actor: &Actor,
     experiment: ExperimentRow,
     rows: Vec<CheckpointRow>,
 ) -> AppResult<TrainedCheckpoints> {
-    let store = &master.context.store;
+    let store = &sources.store;
     let mut trained = TrainedCheckpoints {
         checkpoints: Vec::new(),
         trials: BTreeMap::new(),
         training: BTreeMap::new(),
         sight: Sight::of(actor, experiment.owner_id),
-        with_keys: sees_storage_keys(master, actor, &experiment)?,
+        with_keys: sees_storage_keys(sources, actor, &experiment)?,
         experiment,
     };
     let mut left = PAGE_BYTES;
@@ -217,7 +232,7 @@ fn bytes_of(report: &StoredReport) -> usize {
 /// use the experiment's secrets are, and all are where they are those that the cluster or the workspace gives to every
 /// experiment.
 fn sees_storage_keys(
-    master: &Master,
+    sources: &CheckpointSources,
     reader: &Actor,
     experiment: &ExperimentRow,
 ) -> AppResult<bool> {
@@ -225,7 +240,7 @@ fn sees_storage_keys(
         return Ok(true);
     }
     let config = serde_json::from_str(&experiment.config).map_err(AppError::internal)?;
-    let common = master
+    let common = sources
         .renewals
         .storage_of_everybody(experiment.project_id)?;
     Ok(common
@@ -247,18 +262,18 @@ fn has_only_keys_of(config: &Value, common: &Value) -> bool {
 
 /// One checkpoint.
 pub(crate) async fn find(
-    master: &Master,
+    sources: &CheckpointSources,
     actor: &Actor,
     uuid: &CheckpointId,
 ) -> AppResult<ShownCheckpoint> {
     require(actor)?;
-    let row = master.checkpoints.find(uuid).await?;
-    shown(master, actor, row).await
+    let row = sources.checkpoints.find(uuid).await?;
+    shown(sources, actor, row).await
 }
 
 /// A checkpoint, whose row is known, as it is shown.
 pub(crate) async fn shown(
-    master: &Master,
+    sources: &CheckpointSources,
     actor: &Actor,
     row: CheckpointRow,
 ) -> AppResult<ShownCheckpoint> {
@@ -270,24 +285,24 @@ pub(crate) async fn shown(
         };
         return Ok(ShownCheckpoint::Bare(Box::new(bare)));
     };
-    let store = &master.context.store;
+    let store = &sources.store;
     let experiment = reads::experiments::find(store, actor, experiment_id).await?;
     reads::trials::find(store, actor, trial_id).await?;
-    master.metric_journal.flush().await?;
-    let trained = with_training(master, actor, experiment, vec![row]).await?;
+    sources.journal.flush().await?;
+    let trained = with_training(sources, actor, experiment, vec![row]).await?;
     Ok(ShownCheckpoint::Trained(Box::new(trained)))
 }
 
 /// The files of a checkpoint as an archive, piece by piece, counted for who asks.
 pub(crate) async fn archive(
-    master: &Master,
+    sources: &CheckpointSources,
     actor: &Actor,
     uuid: &CheckpointId,
     format: Format,
 ) -> AppResult<Archive> {
     require(actor)?;
     let account = Some(actor.user().id);
-    master.checkpoint_files.archive(account, uuid, format).await
+    sources.files.archive(account, uuid, format).await
 }
 
 /// How many checkpoints a policy keeps; what is `None` is as the experiment has it.
@@ -303,13 +318,13 @@ pub(crate) struct PolicyChange {
 
 /// The checkpoints of an experiment that a policy would delete, and the metric that it goes by.
 pub(crate) async fn doomed(
-    master: &Master,
+    sources: &CheckpointSources,
     actor: &Actor,
     experiment_id: ExperimentId,
     change: PolicyChange,
 ) -> AppResult<(String, Vec<CheckpointWithValidation>)> {
     require(actor)?;
-    let experiment = reads::experiments::find(&master.context.store, actor, experiment_id).await?;
+    let experiment = reads::experiments::find(&sources.store, actor, experiment_id).await?;
     let mut policy = policy_of(&experiment)?;
     for (field, given, kept) in [
         (
@@ -332,8 +347,8 @@ pub(crate) async fn doomed(
             })?;
         }
     }
-    master.metric_journal.flush().await?;
-    let (mut joined, protected) = collectable(&master.context.store, &experiment).await?;
+    sources.journal.flush().await?;
+    let (mut joined, protected) = collectable(&sources.store, &experiment).await?;
     let candidates: Vec<_> = joined
         .iter()
         .filter_map(|joined| joined.candidate(&experiment.searcher_metric))

@@ -6,7 +6,8 @@ use det_authz::Kind;
 use det_store::Store;
 use det_store::events::{self, EventRow};
 
-use crate::app::{Master, reads};
+use crate::app::context::Context;
+use crate::app::reads;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::{Subscription, Topic};
@@ -31,7 +32,11 @@ pub(crate) struct Events {
 
 impl Events {
     /// Those that are asked for.
-    pub(crate) fn open(master: &Master, actor: &Actor, query: &GetEventsQuery) -> AppResult<Self> {
+    pub(crate) fn open(
+        context: &Context,
+        actor: &Actor,
+        query: &GetEventsQuery,
+    ) -> AppResult<Self> {
         reads::require(actor, Kind::Event, "events")?;
         if query.follow && query.limit > 0 {
             return Err(AppError::invalid(
@@ -50,8 +55,8 @@ impl Events {
         }
         let subject = (query.subject_kind.clone(), query.subject_id.clone());
         Ok(Self {
-            store: master.context.store.clone(),
-            changes: master.context.hub.subscribe(Topic::Events),
+            store: context.store.clone(),
+            changes: context.hub.subscribe(Topic::Events),
             subject: Some(subject).filter(|(kind, _)| !kind.is_empty()),
             after: query.after,
             limit: match query.limit {

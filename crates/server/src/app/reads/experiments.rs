@@ -12,15 +12,18 @@ use det_store::experiments::ExperimentRow;
 use det_store::metrics::number;
 use det_store::{Store, allocations, trials};
 
-use crate::app::homes::Homes;
-use crate::app::jobs::QueuedJob;
+use crate::app::homes::{Homes, KnownHomes};
+use crate::app::jobs::{JobQueue, QueuedJob};
+use crate::app::metrics::journal::Journal;
 use crate::app::metrics::reports::{Outdating, Pages};
 use crate::app::metrics::{VALIDATION, is_better};
 use crate::app::reads::phase::Phase;
 use crate::app::reads::sight::Sight;
-use crate::app::{Master, existing, reads};
-use crate::auth::Actor;
+use crate::app::{existing, reads};
+use crate::auth::{Actor, Auth};
 use crate::error::{AppError, AppResult, ErrorKind};
+use det_store::catalogue::Catalogue;
+use tokio::sync::Semaphore;
 
 /// Ids in one statement: below the least that either database takes.
 const BATCH: usize = 10_000;
@@ -38,6 +41,22 @@ pub(crate) async fn find(
     require(actor)?;
     let mut conn = store.read().await?;
     existing::experiment(&mut conn.conn(), id).await
+}
+
+/// What experiments are read from.
+#[derive(Clone)]
+pub(crate) struct ExperimentSources {
+    pub(crate) store: Store,
+    pub(crate) homes: KnownHomes,
+    pub(crate) auth: Auth,
+    /// Reports are in it before they are in the store.
+    pub(crate) journal: Journal,
+    pub(crate) queue: JobQueue,
+    /// What lists are filtered and sorted by.
+    pub(crate) catalogue: Arc<Catalogue>,
+    /// Who makes a list: as many at once as there are cores, first come, first served. Shared out in small turns among
+    /// more, each of the lists would be as late as the last one.
+    pub(crate) listings: Arc<Semaphore>,
 }
 
 /// Where an experiment is.
@@ -67,15 +86,19 @@ pub(crate) struct ShownExperiments {
 
 impl ShownExperiments {
     /// Of these experiments, in this order.
-    async fn of(master: &Master, actor: &Actor, rows: Vec<ExperimentRow>) -> AppResult<Self> {
+    async fn of(
+        sources: &ExperimentSources,
+        actor: &Actor,
+        rows: Vec<ExperimentRow>,
+    ) -> AppResult<Self> {
         let active = rows
             .iter()
             .filter(|row| row.state == ExperimentState::Active);
         let active: Vec<ExperimentId> = active.map(|row| row.id).collect();
         Ok(Self {
-            phases: phases(&master.context.store, &active).await?,
-            homes: reads::homes::all(&master.homes, actor)?,
-            cluster_owner: master
+            phases: phases(&sources.store, &active).await?,
+            homes: reads::homes::all(&sources.homes, actor)?,
+            cluster_owner: sources
                 .auth
                 .cluster_owner()
                 .map_or(UserId::default(), |user| user.id),
@@ -113,23 +136,26 @@ impl ShownExperiments {
 
 /// One experiment as it is now.
 pub(crate) async fn one(
-    master: &Master,
+    sources: &ExperimentSources,
     actor: &Actor,
     id: ExperimentId,
 ) -> AppResult<ShownExperiments> {
-    let row = find(&master.context.store, actor, id).await?;
-    ShownExperiments::of(master, actor, vec![row]).await
+    let row = find(&sources.store, actor, id).await?;
+    ShownExperiments::of(sources, actor, vec![row]).await
 }
 
 /// One experiment as it is now, and where its job is in its queue.
 pub(crate) async fn with_place(
-    master: &Master,
+    sources: &ExperimentSources,
     actor: &Actor,
     id: ExperimentId,
 ) -> AppResult<(ShownExperiments, QueuePlace)> {
-    let row = find(&master.context.store, actor, id).await?;
-    let place = queue_place(master, &row).await?;
-    Ok((ShownExperiments::of(master, actor, vec![row]).await?, place))
+    let row = find(&sources.store, actor, id).await?;
+    let place = queue_place(sources, &row).await?;
+    Ok((
+        ShownExperiments::of(sources, actor, vec![row]).await?,
+        place,
+    ))
 }
 
 /// How far active experiments are.
@@ -158,18 +184,18 @@ pub(crate) enum QueuePlace {
 }
 
 /// Where the job of an experiment is in its queue.
-async fn queue_place(master: &Master, row: &ExperimentRow) -> AppResult<QueuePlace> {
+async fn queue_place(sources: &ExperimentSources, row: &ExperimentRow) -> AppResult<QueuePlace> {
     if row.state != ExperimentState::Active || row.unmanaged {
         return Ok(QueuePlace::NotActive);
     }
-    let phases = phases(&master.context.store, &[row.id]).await?;
+    let phases = phases(&sources.store, &[row.id]).await?;
     if phases
         .get(&row.id)
         .is_some_and(|phase| *phase > Phase::Queued)
     {
         return Ok(QueuePlace::Runs);
     }
-    let queue = master.queue.list(Some(&row.resource_pool)).await?;
+    let queue = sources.queue.list(Some(&row.resource_pool)).await?;
     let queued = queue.into_iter().find(|queued| queued.job.id == row.job_id);
     Ok(queued.map_or(QueuePlace::BetweenRuns, |queued| {
         QueuePlace::Queued(Box::new(queued))
@@ -178,13 +204,13 @@ async fn queue_place(master: &Master, row: &ExperimentRow) -> AppResult<QueuePla
 
 /// Labels in use, of one project or of all.
 pub(crate) async fn labels(
-    master: &Master,
+    sources: &ExperimentSources,
     actor: &Actor,
     project_id: Option<ProjectId>,
 ) -> AppResult<Vec<String>> {
     require(actor)?;
-    master.catalogue.refresh(&master.context.store).await?;
-    Ok(master.catalogue.labels(project_id))
+    sources.catalogue.refresh(&sources.store).await?;
+    Ok(sources.catalogue.labels(project_id))
 }
 
 /// The best value of the searcher's metric over the whole experiment.
@@ -214,14 +240,14 @@ pub(crate) struct Record {
 
 /// How the best value of the searcher's metric came about, oldest first.
 pub(crate) async fn validation_history(
-    master: &Master,
+    sources: &ExperimentSources,
     actor: &Actor,
     id: ExperimentId,
 ) -> AppResult<Vec<Record>> {
-    let experiment = find(&master.context.store, actor, id).await?;
-    master.metric_journal.flush().await?;
+    let experiment = find(&sources.store, actor, id).await?;
+    sources.journal.flush().await?;
     let trials = {
-        let mut conn = master.context.store.read().await?;
+        let mut conn = sources.store.read().await?;
         trials::of_experiment(&mut conn.conn(), id).await?
     };
     let validated: Vec<TrialId> = trials
@@ -229,10 +255,10 @@ pub(crate) async fn validation_history(
         .filter(|trial| trial.latest_validation.is_some())
         .map(|trial| trial.id)
         .collect();
-    let outdating = Outdating::load_all(&master.context.store, &validated).await?;
+    let outdating = Outdating::load_all(&sources.store, &validated).await?;
     let mut validations = Vec::new();
     for (trial_id, outdating) in &outdating {
-        let mut pages = Pages::new(&master.context.store, *trial_id, VALIDATION);
+        let mut pages = Pages::new(&sources.store, *trial_id, VALIDATION);
         loop {
             let chunks = pages.next().await?;
             if chunks.is_empty() {

@@ -11,13 +11,16 @@ use det_api_types::workspaces::{
 use det_authz::Kind;
 use det_ids::{ProjectId, UserId, WorkspaceId};
 use det_store::Store;
-use det_store::catalogue::Totals;
+use det_store::catalogue::{Catalogue, Totals};
 use det_store::namespaces::BindingRow;
 use det_store::workspaces::{self, ProjectRow, ProjectTexts, ProjectTextsHead, WorkspaceRow};
 
+use crate::app::context::Context;
 use crate::app::homes::{Homes, KnownHomes};
+use crate::app::pools::Pools;
+use crate::app::reads;
 use crate::app::reads::paging::{self, by_name};
-use crate::app::{Master, reads};
+use crate::app::workspaces::WorkspaceNamespaces;
 use crate::auth::{Actor, Auth};
 use crate::error::{AppError, AppResult};
 
@@ -69,6 +72,18 @@ pub(crate) struct ProjectView {
     pub(crate) texts: Option<ProjectTexts>,
 }
 
+/// What workspaces and projects are read from.
+#[derive(Clone)]
+pub(crate) struct HomeSources {
+    pub(crate) context: Context,
+    pub(crate) homes: KnownHomes,
+    pub(crate) auth: Auth,
+    /// Counts the experiments of each project.
+    pub(crate) catalogue: Arc<Catalogue>,
+    pub(crate) namespaces: WorkspaceNamespaces,
+    pub(crate) pools: Pools,
+}
+
 /// What workspaces and projects are shown with, counted now.
 struct Overview {
     store: Store,
@@ -80,14 +95,14 @@ struct Overview {
 }
 
 impl Overview {
-    async fn load(master: &Master, actor: &Actor) -> AppResult<Self> {
-        let homes = all(&master.homes, actor)?;
-        master.catalogue.refresh(&master.context.store).await?;
+    async fn load(sources: &HomeSources, actor: &Actor) -> AppResult<Self> {
+        let homes = all(&sources.homes, actor)?;
+        sources.catalogue.refresh(&sources.context.store).await?;
         Ok(Self {
-            store: master.context.store.clone(),
+            store: sources.context.store.clone(),
             homes,
-            auth: master.auth.clone(),
-            totals: master.catalogue.totals(),
+            auth: sources.auth.clone(),
+            totals: sources.catalogue.totals(),
             reader: actor.user().id,
         })
     }
@@ -189,11 +204,11 @@ impl HomeFilter<'_> {
 
 /// One page of the workspaces.
 pub(crate) async fn workspaces(
-    master: &Master,
+    sources: &HomeSources,
     actor: &Actor,
     query: &GetWorkspacesQuery,
 ) -> AppResult<(Vec<WorkspaceView>, Pagination)> {
-    let overview = Overview::load(master, actor).await?;
+    let overview = Overview::load(sources, actor).await?;
     let asked = HomeFilter {
         name: &query.name,
         archived: query.archived,
@@ -222,39 +237,39 @@ pub(crate) async fn workspaces(
 
 /// One workspace.
 pub(crate) async fn workspace(
-    master: &Master,
+    sources: &HomeSources,
     actor: &Actor,
     id: WorkspaceId,
 ) -> AppResult<WorkspaceView> {
-    let overview = Overview::load(master, actor).await?;
+    let overview = Overview::load(sources, actor).await?;
     Ok(overview.workspace(overview.homes.workspace(id)?.clone()))
 }
 
 /// A workspace, whose row is known, as it is shown.
 pub(crate) async fn shown_workspace(
-    master: &Master,
+    sources: &HomeSources,
     actor: &Actor,
     row: WorkspaceRow,
 ) -> AppResult<WorkspaceView> {
-    Ok(Overview::load(master, actor).await?.workspace(row))
+    Ok(Overview::load(sources, actor).await?.workspace(row))
 }
 
 /// The limits of slots of a workspace by cluster: the lowest there, of the master or of others.
 pub(crate) fn quotas(
-    master: &Master,
+    sources: &HomeSources,
     actor: &Actor,
     id: WorkspaceId,
 ) -> AppResult<BTreeMap<String, u32>> {
-    let homes = all(&master.homes, actor)?;
+    let homes = all(&sources.homes, actor)?;
     let row = homes.workspace(id)?;
-    let main = &master.context.config().resource_manager.cluster_name;
+    let main = &sources.context.config().resource_manager.cluster_name;
     let mut limits: BTreeMap<String, u32> = BTreeMap::new();
     if let Some(limit) = homes.slot_limits().get(&row.id) {
         limits.insert(main.clone(), *limit);
     }
-    for cluster in master.namespaces.cluster_names() {
+    for cluster in sources.namespaces.cluster_names() {
         let binding = homes.binding(id, &cluster);
-        let limit = binding.and_then(|row| master.namespaces.limit(&cluster, row));
+        let limit = binding.and_then(|row| sources.namespaces.limit(&cluster, row));
         if let Some(limit) = limit {
             let known = limits.entry(cluster).or_insert(limit);
             *known = limit.min(*known);
@@ -265,18 +280,18 @@ pub(crate) fn quotas(
 
 /// The namespaces of a workspace by cluster: those that it is bound to, and the default ones of other clusters.
 pub(crate) fn bindings(
-    master: &Master,
+    sources: &HomeSources,
     actor: &Actor,
     id: WorkspaceId,
 ) -> AppResult<Vec<BindingRow>> {
-    let homes = all(&master.homes, actor)?;
+    let homes = all(&sources.homes, actor)?;
     homes.workspace(id)?;
     let bound = homes.bindings.values().filter(|row| row.workspace_id == id);
-    let clusters = master.namespaces.cluster_names().into_iter();
+    let clusters = sources.namespaces.cluster_names().into_iter();
     let others = clusters.filter(|cluster| homes.binding(id, cluster).is_none());
     let others = others.map(|cluster| BindingRow {
         workspace_id: id,
-        namespace: master.namespaces.default_of(&cluster),
+        namespace: sources.namespaces.default_of(&cluster),
         cluster_name: cluster,
         ..BindingRow::default()
     });
@@ -284,9 +299,9 @@ pub(crate) fn bindings(
 }
 
 /// The workspaces whose work runs in the default namespace of a cluster at least.
-pub(crate) fn unbound(master: &Master, actor: &Actor) -> AppResult<Vec<WorkspaceId>> {
-    let homes = all(&master.homes, actor)?;
-    let clusters = master.namespaces.cluster_names();
+pub(crate) fn unbound(sources: &HomeSources, actor: &Actor) -> AppResult<Vec<WorkspaceId>> {
+    let homes = all(&sources.homes, actor)?;
+    let clusters = sources.namespaces.cluster_names();
     let is_unbound = |id: &WorkspaceId| {
         let mut clusters = clusters.iter();
         clusters.any(|cluster| homes.binding(*id, cluster).is_none())
@@ -298,14 +313,14 @@ pub(crate) fn unbound(master: &Master, actor: &Actor) -> AppResult<Vec<Workspace
 /// One page of the pools that work in a workspace may use: all of them, since pools are not bound to workspaces in this
 /// version.
 pub(crate) fn pools(
-    master: &Master,
+    sources: &HomeSources,
     actor: &Actor,
     id: WorkspaceId,
     query: &ListRPsBoundToWorkspaceQuery,
 ) -> AppResult<(Vec<String>, Pagination)> {
-    all(&master.homes, actor)?.workspace(id)?;
+    all(&sources.homes, actor)?.workspace(id)?;
     Ok(paging::slice(
-        master.pools.serving(),
+        sources.pools.serving(),
         query.offset,
         query.limit,
     ))
@@ -313,12 +328,12 @@ pub(crate) fn pools(
 
 /// One page of the projects of a workspace. It ends early where their texts are large.
 pub(crate) async fn projects(
-    master: &Master,
+    sources: &HomeSources,
     actor: &Actor,
     workspace_id: WorkspaceId,
     query: &GetWorkspaceProjectsQuery,
 ) -> AppResult<(Vec<ProjectView>, Pagination)> {
-    let overview = Overview::load(master, actor).await?;
+    let overview = Overview::load(sources, actor).await?;
     let homes = &overview.homes;
     homes.workspace(workspace_id)?;
     let asked = HomeFilter {
@@ -360,22 +375,22 @@ pub(crate) async fn projects(
 
 /// One project.
 pub(crate) async fn project(
-    master: &Master,
+    sources: &HomeSources,
     actor: &Actor,
     id: ProjectId,
 ) -> AppResult<ProjectView> {
-    let overview = Overview::load(master, actor).await?;
+    let overview = Overview::load(sources, actor).await?;
     let row = overview.homes.project(id)?.0.clone();
     overview.project(row).await
 }
 
 /// The project with a short name, in any letter case.
 pub(crate) async fn project_by_key(
-    master: &Master,
+    sources: &HomeSources,
     actor: &Actor,
     key: &str,
 ) -> AppResult<ProjectView> {
-    let overview = Overview::load(master, actor).await?;
+    let overview = Overview::load(sources, actor).await?;
     let mut projects = overview.homes.projects.values();
     let row = projects.find(|row| row.key.eq_ignore_ascii_case(key));
     let row = row.ok_or_else(|| AppError::not_found("project", key.escape_debug()))?;
@@ -384,11 +399,11 @@ pub(crate) async fn project_by_key(
 
 /// A project, whose row is known, as it is shown.
 pub(crate) async fn shown_project(
-    master: &Master,
+    sources: &HomeSources,
     actor: &Actor,
     row: ProjectRow,
 ) -> AppResult<ProjectView> {
-    Overview::load(master, actor).await?.project(row).await
+    Overview::load(sources, actor).await?.project(row).await
 }
 
 #[cfg(test)]

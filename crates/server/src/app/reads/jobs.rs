@@ -13,17 +13,30 @@ use det_store::allocations::{self, ContainerRow};
 use det_store::places::{self, PlaceRow};
 use det_store::queue_days::{self, QueueDay};
 
-use crate::app::jobs::QueuedJob;
+use crate::app::jobs::{JobQueue, QueuedJob};
+use crate::app::managers::Managers;
+use crate::app::pools::Pools;
+use crate::app::reads;
 use crate::app::reads::paging;
-use crate::app::why::JobExplanation;
-use crate::app::{Master, reads};
+use crate::app::why::{Explanations, JobExplanation};
 use crate::auth::Actor;
 use crate::error::AppResult;
+use det_store::Store;
 
 /// Jobs on a page when no limit is given.
 const DEFAULT_LIMIT: i64 = 100;
 /// Days that statistics reach back.
 const DAYS_OF_STATISTICS: i64 = 30;
+
+/// What queues and pools are read from.
+#[derive(Clone)]
+pub(crate) struct JobSources {
+    pub(crate) store: Store,
+    pub(crate) managers: Managers,
+    pub(crate) pools: Pools,
+    pub(crate) queue: JobQueue,
+    pub(crate) explanations: Explanations,
+}
 
 fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Job, "jobs")
@@ -31,13 +44,13 @@ fn require(actor: &Actor) -> AppResult<()> {
 
 /// One page of the queue of a pool, in the order in which it is served.
 pub(crate) async fn page(
-    master: &Master,
+    sources: &JobSources,
     actor: &Actor,
     query: &GetJobsQuery,
 ) -> AppResult<(Vec<QueuedJob>, Pagination)> {
     require(actor)?;
-    let pool = master.queue.pool_or_default(&query.resource_pool)?;
-    let mut queue = master.queue.list(Some(&pool)).await?;
+    let pool = sources.queue.pool_or_default(&query.resource_pool)?;
+    let mut queue = sources.queue.list(Some(&pool)).await?;
     if !query.states.is_empty() {
         queue.retain(|entry| query.states.contains(&state(entry)));
     }
@@ -80,21 +93,21 @@ pub(crate) struct PoolStatistics {
 
 /// All queues, and the statistics of the named pools; none named = of all.
 pub(crate) async fn statistics(
-    master: &Master,
+    sources: &JobSources,
     actor: &Actor,
     pools: &[String],
 ) -> AppResult<(Vec<QueuedJob>, Vec<PoolStatistics>)> {
     require(actor)?;
     let pools = if pools.is_empty() {
-        master.pools.names()
+        sources.pools.names()
     } else {
         pools
             .iter()
-            .map(|name| master.queue.pool_or_default(name))
+            .map(|name| sources.queue.pool_or_default(name))
             .collect::<AppResult<_>>()?
     };
-    let queue = master.queue.list(None).await?;
-    let mut conn = master.context.store.read().await?;
+    let queue = sources.queue.list(None).await?;
+    let mut conn = sources.store.read().await?;
     let first = queue_days::day_of(det_store::now()) - DAYS_OF_STATISTICS;
     let mut statistics = Vec::with_capacity(pools.len());
     for pool in pools {
@@ -106,12 +119,12 @@ pub(crate) async fn statistics(
 
 /// Why a job runs or waits.
 pub(crate) async fn explanation(
-    master: &Master,
+    sources: &JobSources,
     actor: &Actor,
     job_id: &JobId,
 ) -> AppResult<JobExplanation> {
     require(actor)?;
-    master.explanations.explain(job_id).await
+    sources.explanations.explain(job_id).await
 }
 
 /// A resource pool as it is configured.
@@ -144,14 +157,14 @@ pub(crate) struct PoolContents {
 
 /// One page of the resource pools of all managers.
 pub(crate) async fn pools(
-    master: &Master,
+    sources: &JobSources,
     actor: &Actor,
     query: &GetResourcePoolsQuery,
 ) -> AppResult<(PoolContents, Pagination)> {
     reads::require(actor, Kind::Pool, "resource pools")?;
     // Clients look for the one pool with this flag and fail without it, also where every task must name its pool.
-    let default_compute = master.queue.pool_or_default("")?;
-    let default_aux = master.pools.default_aux_pool();
+    let default_compute = sources.queue.pool_or_default("")?;
+    let default_aux = sources.pools.default_aux_pool();
     let view = |(manager, configured): (&Manager, &Pool)| PoolView {
         manager: manager.name.clone(),
         manager_kind: manager.kind,
@@ -160,14 +173,14 @@ pub(crate) async fn pools(
         default_aux: Some(&configured.name) == default_aux.as_ref(),
         configured: configured.clone(),
     };
-    let managers = master.managers.list();
+    let managers = sources.managers.list();
     let configured: Vec<(&Manager, &Pool)> = managers
         .iter()
         .flat_map(|manager| manager.pools.iter().map(move |pool| (manager, pool)))
         .collect();
     let (configured, pagination) = paging::slice(configured, query.offset, query.limit);
     let (agents, containers) = {
-        let mut conn = master.context.store.read().await?;
+        let mut conn = sources.store.read().await?;
         (
             places::list(&mut conn.conn()).await?,
             allocations::live_containers(&mut conn.conn()).await?,
@@ -177,7 +190,7 @@ pub(crate) async fn pools(
         pools: configured.into_iter().map(view).collect(),
         agents,
         containers,
-        queue: master.queue.list(None).await?,
+        queue: sources.queue.list(None).await?,
     };
     Ok((contents, pagination))
 }

@@ -3,14 +3,21 @@
 use bytes::Bytes;
 use det_authz::Kind;
 use det_ids::{TaskId, TrialId, UserId};
-use det_store::{allocations, trials};
+use det_store::{Store, allocations, trials};
 use tokio::sync::mpsc;
 
 use crate::app::logs::Logs;
 use crate::app::logs::reading::{LogFilter, Reading, Sink};
-use crate::app::{Master, reads};
+use crate::app::reads;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
+
+/// What logs are read from.
+#[derive(Clone)]
+pub(crate) struct LogSources {
+    pub(crate) store: Store,
+    pub(crate) logs: Logs,
+}
 
 /// A log that an actor may read: those of some tasks, one after the other.
 pub(crate) struct Log {
@@ -22,13 +29,13 @@ pub(crate) struct Log {
 impl Log {
     /// The log of a task.
     pub(crate) async fn of_task(
-        master: &Master,
+        sources: &LogSources,
         actor: &Actor,
         task_id: TaskId,
     ) -> AppResult<Self> {
-        reads::tasks::find(&master.context.store, actor, &task_id).await?;
+        reads::tasks::find(&sources.store, actor, &task_id).await?;
         Ok(Self {
-            logs: master.logs.clone(),
+            logs: sources.logs.clone(),
             user: actor.user().id,
             tasks: vec![task_id],
         })
@@ -36,18 +43,18 @@ impl Log {
 
     /// The log of a trial: of all its tasks, oldest first.
     pub(crate) async fn of_trial(
-        master: &Master,
+        sources: &LogSources,
         actor: &Actor,
         trial_id: TrialId,
     ) -> AppResult<Self> {
         reads::require(actor, Kind::Trial, "logs of trials")?;
-        let mut conn = master.context.store.read().await?;
+        let mut conn = sources.store.read().await?;
         if trials::find(&mut conn.conn(), trial_id).await?.is_none() {
             return Err(AppError::not_found("trial", trial_id));
         }
         let tasks = allocations::tasks_of_trial(&mut conn.conn(), trial_id).await?;
         Ok(Self {
-            logs: master.logs.clone(),
+            logs: sources.logs.clone(),
             user: actor.user().id,
             tasks: tasks.into_iter().map(|task| task.id).collect(),
         })

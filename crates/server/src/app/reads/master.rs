@@ -8,10 +8,25 @@ use det_rm::Manager;
 use det_store::{Store, StoreError, settings};
 use serde_json::{Map, Value};
 
-use crate::app::Master;
+use crate::app::context::Context;
+use crate::app::managers::Managers;
+use crate::app::specs::MasterIdentity;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
-use crate::works::Work;
+use crate::master_log::MasterLog;
+use crate::works::{Work, Works};
+
+/// What is read of the master itself.
+#[derive(Clone)]
+pub(crate) struct MasterSources {
+    pub(crate) context: Context,
+    pub(crate) identity: MasterIdentity,
+    pub(crate) managers: Managers,
+    /// Background work.
+    pub(crate) background: Works,
+    /// Its own recent log lines.
+    pub(crate) log: MasterLog,
+}
 
 /// Who the master is, for every caller.
 pub(crate) struct Identity {
@@ -26,11 +41,11 @@ pub(crate) struct Identity {
 }
 
 /// Who the master is, from memory.
-pub(crate) fn identity(master: &Master) -> Identity {
-    let config = master.context.config();
+pub(crate) fn identity(sources: &MasterSources) -> Identity {
+    let config = sources.context.config();
     Identity {
-        master_id: master.identity.master_id.clone(),
-        cluster_id: master.identity.cluster_id.clone(),
+        master_id: sources.identity.master_id.clone(),
+        cluster_id: sources.identity.cluster_id.clone(),
         cluster_name: config.cluster_name.clone(),
         feature_switches: config.feature_switches.clone(),
     }
@@ -55,8 +70,8 @@ impl Health {
 }
 
 /// Which parts of the master answer now.
-pub(crate) async fn health(master: &Master) -> Health {
-    let database = match read_one_row(&master.context.store).await {
+pub(crate) async fn health(sources: &MasterSources) -> Health {
+    let database = match read_one_row(&sources.context.store).await {
         Ok(()) => true,
         Err(error) => {
             tracing::warn!(%error, cause = ?std::error::Error::source(&error), "the database does not answer");
@@ -68,7 +83,7 @@ pub(crate) async fn health(master: &Master) -> Health {
             "" => "agents",
             name => name,
         };
-        let health = match master.managers.health(manager) {
+        let health = match sources.managers.health(manager) {
             // What is to run where is in the rows.
             health if health.is_up() && !database => {
                 let reason = "the database of the master does not answer";
@@ -80,8 +95,8 @@ pub(crate) async fn health(master: &Master) -> Health {
     };
     Health {
         database,
-        managers: master.managers.list().iter().map(health_of).collect(),
-        background: master.background.list(),
+        managers: sources.managers.list().iter().map(health_of).collect(),
+        background: sources.background.list(),
     }
 }
 
@@ -96,9 +111,9 @@ fn require_config(actor: &Actor) -> AppResult<()> {
 }
 
 /// The effective configuration with its secrets hidden.
-pub(crate) fn config(master: &Master, actor: &Actor) -> AppResult<Map<String, Value>> {
+pub(crate) fn config(sources: &MasterSources, actor: &Actor) -> AppResult<Map<String, Value>> {
     require_config(actor)?;
-    match master.context.config().to_shown_json() {
+    match sources.context.config().to_shown_json() {
         Value::Object(config) => Ok(config),
         _ => Err(AppError::internal(anyhow::anyhow!(
             "the master's configuration is not an object"
@@ -107,9 +122,9 @@ pub(crate) fn config(master: &Master, actor: &Actor) -> AppResult<Map<String, Va
 }
 
 /// Where every value of the effective configuration comes from, secrets hidden.
-pub(crate) fn origins(master: &Master, actor: &Actor) -> AppResult<Arc<Vec<ExplainedKey>>> {
+pub(crate) fn origins(sources: &MasterSources, actor: &Actor) -> AppResult<Arc<Vec<ExplainedKey>>> {
     require_config(actor)?;
-    Ok(master.context.in_force.origins())
+    Ok(sources.context.in_force.origins())
 }
 
 /// The administrators' message to all users. Setting one is not built, so there is none.

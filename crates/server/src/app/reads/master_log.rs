@@ -8,7 +8,8 @@ use det_ids::{ExperimentId, TrialId};
 use det_store::allocations::TaskRow;
 use det_store::{Store, allocations};
 
-use crate::app::{Master, existing, reads};
+use crate::app::reads::master::MasterSources;
+use crate::app::{existing, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::{Subscription, Topic};
@@ -29,27 +30,27 @@ pub(crate) struct Entries {
 impl Entries {
     /// From the beginning that was asked for.
     pub(crate) async fn open(
-        master: &Master,
+        sources: &MasterSources,
         actor: &Actor,
         query: &MasterLogsQuery,
     ) -> AppResult<Self> {
         let trial = Some(query.trial_id).filter(|id| *id != 0).map(TrialId);
-        let selection = Selection::of(&master.context.store, actor, trial).await?;
+        let selection = Selection::of(&sources.context.store, actor, trial).await?;
         if query.follow && query.limit > 0 {
             return Err(AppError::invalid(
                 "a followed log has no limit: leave out \"limit\" or \"follow\"",
             ));
         }
-        let changes = master.context.hub.subscribe(Topic::MasterLog);
+        let changes = sources.context.hub.subscribe(Topic::MasterLog);
         let next = if query.offset < 0 {
             let tail = usize::try_from(query.offset.unsigned_abs()).unwrap_or(CAPACITY);
-            let tail = master.log.tail(tail);
-            tail.first().map_or(master.log.next_id(), |entry| entry.id)
+            let tail = sources.log.tail(tail);
+            tail.first().map_or(sources.log.next_id(), |entry| entry.id)
         } else {
             query.offset
         };
         Ok(Self {
-            log: master.log.clone(),
+            log: sources.log.clone(),
             changes,
             selection,
             next,

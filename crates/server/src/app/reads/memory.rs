@@ -2,10 +2,17 @@
 
 use det_authz::{Kind, Permission};
 
-use crate::app::Master;
+use crate::app::context::Context;
 use crate::auth::Actor;
-use crate::budget::{Budget, Usage};
+use crate::budget::{Budget, Budgets, Usage};
 use crate::error::{AppError, AppResult, ErrorKind};
+
+/// What the master's memory is read from.
+#[derive(Clone)]
+pub(crate) struct MemorySources {
+    pub(crate) context: Context,
+    pub(crate) budgets: Budgets,
+}
 
 /// Memory of the master's process, and of what clients can make it hold. On systems without `/proc` the numbers of the
 /// process are 0.
@@ -21,7 +28,7 @@ pub(crate) struct Memory {
 }
 
 /// The memory as it is now.
-pub(crate) fn current(master: &Master, actor: &Actor) -> AppResult<Memory> {
+pub(crate) fn current(sources: &MemorySources, actor: &Actor) -> AppResult<Memory> {
     let to_do = "read what the master holds in memory";
     actor.require(Permission::Read, Kind::MasterMemory, to_do)?;
     // A file of the kernel's memory: read without waiting for a disk.
@@ -34,7 +41,7 @@ pub(crate) fn current(master: &Master, actor: &Actor) -> AppResult<Memory> {
         resident_bytes: field(&status, "VmRSS:").saturating_mul(1024),
         peak_resident_bytes: field(&status, "VmHWM:").saturating_mul(1024),
         threads: field(&status, "Threads:"),
-        budgets: master
+        budgets: sources
             .budgets
             .all()
             .into_iter()
@@ -44,17 +51,17 @@ pub(crate) fn current(master: &Master, actor: &Actor) -> AppResult<Memory> {
 }
 
 /// The same for Prometheus, unless that is switched off.
-pub(crate) fn for_prometheus(master: &Master, actor: &Actor) -> AppResult<Memory> {
+pub(crate) fn for_prometheus(sources: &MemorySources, actor: &Actor) -> AppResult<Memory> {
     let to_do = "read the master's metrics";
     actor.require(Permission::Read, Kind::MasterMemory, to_do)?;
-    if !master.context.config().observability.enable_prometheus {
+    if !sources.context.config().observability.enable_prometheus {
         return Err(AppError::new(
             ErrorKind::NotFound,
             "the Prometheus routes of this master are switched off",
         )
         .hint("set observability.enable_prometheus to true in the master's configuration"));
     }
-    current(master, actor)
+    current(sources, actor)
 }
 
 /// The number behind a name in `/proc/PID/status`; 0 when it is not there.

@@ -6,17 +6,30 @@ use det_authz::Kind;
 use det_ids::TrialId;
 use det_store::{Store, trials};
 
+use crate::app::context::Context;
+use crate::app::metrics::journal::Journal;
 use crate::app::metrics::stream::Reports;
-use crate::app::{Master, reads};
+use crate::app::reads;
 use crate::auth::Actor;
+use crate::budget::Budget;
 use crate::error::{AppError, AppResult};
 
 /// Trials asked about in one statement: below the least number of values that either database takes.
 const BATCH: usize = 10_000;
 
+/// What the reports of trials are read from.
+#[derive(Clone)]
+pub(crate) struct MetricSources {
+    pub(crate) context: Context,
+    /// Reports are in it before they are in the store.
+    pub(crate) journal: Journal,
+    /// What streams of metrics may take.
+    pub(crate) streams: Budget,
+}
+
 /// The reports of trials that exist, in the order of their ids, of one group or of all.
 pub(crate) async fn reports(
-    master: &Master,
+    sources: &MetricSources,
     actor: &Actor,
     trial_ids: Vec<TrialId>,
     group: Option<String>,
@@ -27,10 +40,10 @@ pub(crate) async fn reports(
             "field \"trialIds\" is missing: name at least one trial",
         ));
     }
-    let store = &master.context.store;
+    let store = &sources.context.store;
     Ok(Reports::new(
-        (store, &master.metric_journal),
-        (&master.budgets.streams, Some(actor.user().id)),
+        (store, &sources.journal),
+        (&sources.streams, Some(actor.user().id)),
         known(store, trial_ids).await?,
         group,
     ))

@@ -1,7 +1,7 @@
 //! What the API shows: each read asks the table of rights for its actor, and loads what its answer is made of.
 //!
-//! A file per resource, with free functions that take what they need: the master or a part of it, the actor, and what is
-//! asked for, a list as the query that came. They select, order and cut; `http` makes answers of the rows and views that come
+//! A file per resource, with free functions that take what they need: the services that they read from, the actor, and what
+//! is asked for, a list as the query that came. Where several services are needed they are the file's `…Sources`. They select, order and cut; `http` makes answers of the rows and views that come
 //! from here, and asks the store for nothing itself. Rights are asked for also where all users may read, and once for a whole
 //! list, never with a query for each row.
 
@@ -34,6 +34,23 @@ use serde_json::Value;
 
 use crate::auth::Actor;
 use crate::error::AppResult;
+
+/// What readers read from, by the file that has them.
+pub(crate) struct Sources {
+    pub(crate) agents: agents::AgentSources,
+    pub(crate) archives: model_definition::ArchiveSources,
+    pub(crate) checkpoints: checkpoints::CheckpointSources,
+    pub(crate) experiments: experiments::ExperimentSources,
+    pub(crate) homes: homes::HomeSources,
+    pub(crate) jobs: jobs::JobSources,
+    pub(crate) logs: logs::LogSources,
+    pub(crate) master: master::MasterSources,
+    pub(crate) memory: memory::MemorySources,
+    pub(crate) metrics: metrics::MetricSources,
+    pub(crate) task_metrics: task_metrics::TaskMetricSources,
+    pub(crate) tasks: tasks::TaskSources,
+    pub(crate) trials: trials::TrialSources,
+}
 
 /// Refuses actors who may see nothing of this kind; `what` names such things in the plural.
 pub(crate) fn require(actor: &Actor, kind: Kind, what: &str) -> AppResult<()> {

@@ -11,7 +11,8 @@ use det_store::archives::{self, ArchiveOf};
 use futures::Stream;
 use tokio::runtime::Handle;
 
-use crate::app::{Master, existing, reads};
+use crate::app::ownership::Ownership;
+use crate::app::{existing, reads};
 use crate::auth::Actor;
 use crate::budget::{Account, Budget, Reservation};
 use crate::error::{AppError, AppResult};
@@ -22,6 +23,15 @@ pub(crate) const PART_BYTES: usize = 192 << 10;
 
 /// What sending an archive is counted for: a part as it is stored, as text, and in the connection.
 const SENDING_BYTES: usize = 4 * PART_BYTES;
+
+/// What archives are read from.
+#[derive(Clone)]
+pub(crate) struct ArchiveSources {
+    pub(crate) store: Store,
+    pub(crate) ownership: Ownership,
+    /// What large answers may take.
+    pub(crate) answers: Budget,
+}
 
 /// A gzip tar archive where it is stored, for an actor who may read it.
 #[derive(Clone)]
@@ -39,46 +49,52 @@ pub(crate) struct Archive {
 impl Archive {
     /// The archive of an experiment; errs with "not found" where the experiment or its archive does not exist.
     pub(crate) async fn open(
-        master: &Master,
+        sources: &ArchiveSources,
         actor: &Actor,
         experiment_id: ExperimentId,
     ) -> AppResult<Self> {
         reads::require(actor, Kind::Experiment, "model definitions")?;
-        let mut conn = master.context.store.read().await?;
+        let mut conn = sources.store.read().await?;
         let name = existing::experiment(&mut conn.conn(), experiment_id)
             .await?
             .name;
         let of = ArchiveOf::Experiment(experiment_id);
         let bytes = archives::size(&mut conn.conn(), &of).await?;
         let bytes = bytes.ok_or_else(|| missing(&of))?;
-        Ok(Self::new(master, actor, of, name, bytes))
+        Ok(Self::new(sources, actor, of, name, bytes))
     }
 
     /// What a task starts with; `None` for tasks without an archive.
     pub(crate) async fn of_task(
-        master: &Master,
+        sources: &ArchiveSources,
         actor: &Actor,
         task_id: &TaskId,
     ) -> AppResult<Option<Self>> {
-        let store = &master.context.store;
+        let store = &sources.store;
         let task = reads::tasks::find(store, actor, task_id).await?;
         let of = match task.experiment_id {
             Some(id) => ArchiveOf::Experiment(id),
             // What a user sends along with a task is the user's, keys among it.
             None => {
-                master.ownership.require_files(actor, &task)?;
+                sources.ownership.require_files(actor, &task)?;
                 ArchiveOf::Task(task.id.clone())
             }
         };
         let mut conn = store.read().await?;
         let bytes = archives::size(&mut conn.conn(), &of).await?;
-        Ok(bytes.map(|bytes| Self::new(master, actor, of, String::new(), bytes)))
+        Ok(bytes.map(|bytes| Self::new(sources, actor, of, String::new(), bytes)))
     }
 
-    fn new(master: &Master, actor: &Actor, of: ArchiveOf, name: String, bytes: usize) -> Self {
+    fn new(
+        sources: &ArchiveSources,
+        actor: &Actor,
+        of: ArchiveOf,
+        name: String,
+        bytes: usize,
+    ) -> Self {
         Self {
-            store: master.context.store.clone(),
-            budget: master.budgets.answers.clone(),
+            store: sources.store.clone(),
+            budget: sources.answers.clone(),
             account: Some(actor.user().id),
             of,
             name,

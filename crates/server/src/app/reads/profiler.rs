@@ -13,7 +13,8 @@ use crate::app::metrics::stored_series::{
     FoundSeries, GatheredReadings, StoredLabels, readings_of,
 };
 use crate::app::metrics::system::{Reading, SeriesKind, SeriesLabels, groups_with};
-use crate::app::{Master, existing, reads};
+use crate::app::reads::metrics::MetricSources;
+use crate::app::{existing, reads};
 use crate::auth::Actor;
 use crate::budget::{Account, Budget, Reservation};
 use crate::error::AppResult;
@@ -107,21 +108,21 @@ struct Pass {
 impl Profiler {
     /// Of a trial that exists, for an actor who may read it.
     pub(crate) async fn open(
-        master: &Master,
+        sources: &MetricSources,
         actor: &Actor,
         trial_id: TrialId,
         filter: SeriesFilter,
         follow: bool,
     ) -> AppResult<Self> {
         reads::require(actor, Kind::Trial, "trials")?;
-        let store = &master.context.store;
+        let store = &sources.context.store;
         let mut conn = store.read().await?;
         existing::trial(&mut conn.conn(), trial_id).await?;
-        let hub = &master.context.hub;
+        let hub = &sources.context.hub;
         Ok(Self {
             store: store.clone(),
-            journal: master.metric_journal.clone(),
-            budget: master.budgets.streams.clone(),
+            journal: sources.journal.clone(),
+            budget: sources.streams.clone(),
             account: Some(actor.user().id),
             held: None,
             trial_id,

@@ -5,10 +5,19 @@ use det_ids::{ContainerId, TaskId};
 use det_store::task_metrics::MeasurementChunk;
 use serde_json::{Map, Value};
 
-use crate::app::{Master, reads};
+use crate::app::reads;
+use crate::app::task_metrics::TaskMetrics;
 use crate::auth::Actor;
-use crate::budget::Reservation;
+use crate::budget::{Budget, Reservation};
 use crate::error::AppResult;
+
+/// What was measured of launched tasks is read from this.
+#[derive(Clone)]
+pub(crate) struct TaskMetricSources {
+    pub(crate) task_metrics: TaskMetrics,
+    /// What streams of metrics may take.
+    pub(crate) streams: Budget,
+}
 
 /// What was measured of one group in one container at one time.
 pub(crate) struct MeasuredGroup {
@@ -36,17 +45,17 @@ const BYTES_OF_BYTE: usize = 16;
 /// A page of what was measured of a task, behind what `after` names, of one group unless `group` is empty. It is
 /// counted in the budget of streams of metrics before it is unpacked.
 pub(crate) async fn page(
-    master: &Master,
+    sources: &TaskMetricSources,
     actor: &Actor,
     task_id: &TaskId,
     (group, after): (&str, i64),
 ) -> AppResult<MeasuredPage> {
     reads::require(actor, Kind::Task, "tasks")?;
-    let (chunks, next) = master.task_metrics.page(task_id, after).await?;
+    let (chunks, next) = sources.task_metrics.page(task_id, after).await?;
     let unpacked = chunks.iter().map(MeasurementChunk::unpacked_size);
     let bytes = unpacked.sum::<usize>().saturating_mul(BYTES_OF_BYTE);
     let account = Some(actor.user().id);
-    let held = master.budgets.streams.reserve(account, bytes).await?;
+    let held = sources.streams.reserve(account, bytes).await?;
     let mut found = Vec::new();
     for chunk in chunks {
         for measurement in chunk.unpack()? {

@@ -19,12 +19,25 @@ use serde_json::Value;
 
 use crate::app::documents::shown_task_config;
 use crate::app::existing::no_task_of;
+use crate::app::pools::Pools;
 use crate::app::reads::paging;
-use crate::app::services::Offer;
+use crate::app::services::{Offer, Services};
+use crate::app::specs::identity::TaskUsers;
 use crate::app::specs::service_port;
-use crate::app::{Master, existing, reads};
-use crate::auth::{Actor, User};
+use crate::app::{existing, reads};
+use crate::auth::{Actor, Auth, User};
 use crate::error::AppResult;
+
+/// What tasks are read from.
+#[derive(Clone)]
+pub(crate) struct TaskSources {
+    pub(crate) store: Store,
+    pub(crate) auth: Auth,
+    pub(crate) pools: Pools,
+    pub(crate) services: Services,
+    /// Knows the Unix identities of code.
+    pub(crate) task_users: TaskUsers,
+}
 
 fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Task, "tasks")
@@ -47,9 +60,13 @@ pub(crate) struct TaskView {
 }
 
 /// One task with its attempts and what it runs as.
-pub(crate) async fn whole(master: &Master, actor: &Actor, id: &TaskId) -> AppResult<TaskView> {
+pub(crate) async fn whole(
+    sources: &TaskSources,
+    actor: &Actor,
+    id: &TaskId,
+) -> AppResult<TaskView> {
     require(actor)?;
-    let mut conn = master.context.store.read().await?;
+    let mut conn = sources.store.read().await?;
     let row = existing::task(&mut conn.conn(), id).await?;
     let attempts = allocations::of_task(&mut conn.conn(), id).await?;
     let document = task_documents::find(&mut conn.conn(), id).await?;
@@ -105,20 +122,24 @@ pub(crate) struct Live {
 }
 
 /// Everything that runs or waits to run; `with_ended` = and generic tasks that ended a short time ago.
-pub(crate) async fn live(master: &Master, actor: &Actor, with_ended: bool) -> AppResult<Live> {
+pub(crate) async fn live(
+    sources: &TaskSources,
+    actor: &Actor,
+    with_ended: bool,
+) -> AppResult<Live> {
     require(actor)?;
-    let mut conn = master.context.store.read().await?;
+    let mut conn = sources.store.read().await?;
     let live = allocations::live(&mut conn.conn()).await?;
     let pool = |name: &str| {
-        let policy = master.pools.settings(name).policy;
-        (policy, master.pools.priority_order(name))
+        let policy = sources.pools.settings(name).policy;
+        (policy, sources.pools.priority_order(name))
     };
     let scheduled = |row: AllocationRow| {
         let (policy, priority_order) = pool(&row.resource_pool);
         LiveAllocation {
             policy,
             priority_order,
-            runs_in: master.pools.runs_in(&row.resource_pool),
+            runs_in: sources.pools.runs_in(&row.resource_pool),
             row,
         }
     };
@@ -149,10 +170,10 @@ pub(crate) async fn live(master: &Master, actor: &Actor, with_ended: bool) -> Ap
     let owners = jobs.iter().map(|job| job.owner_id);
     let owners = owners.chain(heads.iter().map(|head| head.owner_id));
     let owners = owners.chain(ended.iter().map(|row| row.owner_id));
-    let owners = owners.filter_map(|id| Some((id, master.auth.user(id)?.username.clone())));
+    let owners = owners.filter_map(|id| Some((id, sources.auth.user(id)?.username.clone())));
     let containers = allocations::live_containers(&mut conn.conn()).await?;
     Ok(Live {
-        services: published(master, &mut conn.conn(), &live, &containers).await?,
+        services: published(sources, &mut conn.conn(), &live, &containers).await?,
         owners: owners.collect(),
         pools: paused
             .iter()
@@ -175,7 +196,7 @@ pub(crate) async fn live(master: &Master, actor: &Actor, with_ended: bool) -> Ap
 /// What running allocations offer at the ports that their containers have published. Most have published none, and cost
 /// nothing here.
 async fn published(
-    master: &Master,
+    sources: &TaskSources,
     conn: &mut Conn<'_>,
     live: &[AllocationRow],
     containers: &[ContainerRow],
@@ -194,7 +215,7 @@ async fn published(
         let mut offers = match known {
             Some(offers) => offers.clone(),
             None => {
-                let services = &master.services;
+                let services = &sources.services;
                 let port = service_port(attempt);
                 services
                     .offers(conn, &attempt.task_id, attempt.experiment_id, port)
@@ -253,7 +274,7 @@ const LISTED_AFTER_END: i64 = 24 * 3600 * 1_000_000;
 
 /// One page of the launched tasks of a kind: those that live, and those that ended a short time ago.
 pub(crate) async fn launched(
-    master: &Master,
+    sources: &TaskSources,
     actor: &Actor,
     kind: TaskKind,
     query: &GetLaunchesQuery,
@@ -262,7 +283,7 @@ pub(crate) async fn launched(
     let named = query
         .users
         .iter()
-        .filter_map(|name| master.auth.user_by_name(name));
+        .filter_map(|name| sources.auth.user_by_name(name));
     let numbered = query.user_ids.iter().copied().map(UserId);
     let owners: Vec<UserId> = named.map(|user| user.id).chain(numbered).collect();
     if owners.is_empty() && !query.users.is_empty() {
@@ -275,7 +296,7 @@ pub(crate) async fn launched(
         ended_after: Some(det_store::now() - LISTED_AFTER_END),
         ..LaunchedFilter::default()
     };
-    let mut conn = master.context.store.read().await?;
+    let mut conn = sources.store.read().await?;
     let mut heads = task_documents::launched_heads(&mut conn.conn(), &filter).await?;
     match query.sort_by {
         LaunchSortBy::Unspecified | LaunchSortBy::StartTime => heads.reverse(),
@@ -292,13 +313,13 @@ pub(crate) async fn launched(
     let (heads, pagination) = paging::within(heads, pagination, |head| head.bytes);
     let ids: Vec<TaskId> = heads.into_iter().map(|head| head.id).collect();
     let rows = task_documents::launched_all(&mut conn.conn(), &ids).await?;
-    let shown = views(master, actor, &mut conn.conn(), rows).await?;
+    let shown = views(sources, actor, &mut conn.conn(), rows).await?;
     Ok((shown, pagination))
 }
 
 /// One launched task of a kind.
 pub(crate) async fn launched_one(
-    master: &Master,
+    sources: &TaskSources,
     actor: &Actor,
     kind: TaskKind,
     id: &TaskId,
@@ -309,21 +330,21 @@ pub(crate) async fn launched_one(
         id: Some(id.clone()),
         ..LaunchedFilter::default()
     };
-    let mut conn = master.context.store.read().await?;
+    let mut conn = sources.store.read().await?;
     let rows = task_documents::launched(&mut conn.conn(), &filter).await?;
-    let mut found = views(master, actor, &mut conn.conn(), rows).await?;
+    let mut found = views(sources, actor, &mut conn.conn(), rows).await?;
     found.pop().ok_or_else(|| no_task_of(kind, id))
 }
 
 /// One launched task of a kind with its configuration, without what is hidden from the actor.
 pub(crate) async fn launched_with_config(
-    master: &Master,
+    sources: &TaskSources,
     actor: &Actor,
     kind: TaskKind,
     id: &TaskId,
 ) -> AppResult<(LaunchedView, Value)> {
-    let view = launched_one(master, actor, kind, id).await?;
-    let mut conn = master.context.store.read().await?;
+    let view = launched_one(sources, actor, kind, id).await?;
+    let mut conn = sources.store.read().await?;
     let document = task_documents::find(&mut conn.conn(), id).await?;
     let document = document.ok_or_else(|| no_task_of(kind, id))?;
     let config = reads::document("configuration of task", id, &document.config)?;
@@ -355,7 +376,7 @@ fn hide_key(actor: &Actor, row: &mut LaunchedTask) {
 
 /// What lists and answers show of launched tasks, in three queries however many they are.
 async fn views(
-    master: &Master,
+    sources: &TaskSources,
     actor: &Actor,
     conn: &mut Conn<'_>,
     rows: Vec<LaunchedTask>,
@@ -382,9 +403,9 @@ async fn views(
     }
     let view = |mut row: LaunchedTask| {
         let attempt = attempts.remove(&row.id);
-        let owner = master.auth.user(row.owner_id);
+        let owner = sources.auth.user(row.owner_id);
         hide_key(actor, &mut row);
-        let users = &master.specs.task_users;
+        let users = &sources.task_users;
         LaunchedView {
             unix_user: owner
                 .as_ref()

@@ -18,10 +18,13 @@ use det_store::{Store, StoreError};
 use serde_json::Value;
 
 use crate::app::failures::{self, Failure};
+use crate::app::logs::retention::LogRetention;
+use crate::app::metrics::journal::Journal;
+use crate::app::metrics::series::Series;
 use crate::app::reads::experiments::listing;
 use crate::app::reads::paging;
 use crate::app::reads::phase::{Phase, StateFilter};
-use crate::app::{Master, existing, reads};
+use crate::app::{existing, reads};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -30,6 +33,16 @@ const BATCH: usize = 10_000;
 
 fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Trial, "trials")
+}
+
+/// What trials are read from.
+#[derive(Clone)]
+pub(crate) struct TrialSources {
+    pub(crate) store: Store,
+    /// Reports are in it before they are in the store.
+    pub(crate) journal: Journal,
+    pub(crate) series: Series,
+    pub(crate) log_retention: LogRetention,
 }
 
 /// One trial, or the refusal that it does not exist.
@@ -63,24 +76,24 @@ pub(crate) type TrialWithParts = (TrialRow, TrialParts);
 
 /// One trial with its parts, and the metrics that it has reported so far.
 pub(crate) async fn whole(
-    master: &Master,
+    sources: &TrialSources,
     actor: &Actor,
     id: TrialId,
 ) -> AppResult<TrialWithParts> {
-    master.metric_journal.flush().await?;
-    compacted(&master.context.store, actor, id).await
+    sources.journal.flush().await?;
+    compacted(&sources.store, actor, id).await
 }
 
 /// One trial with its parts, by the names that its code gave to it and its experiment.
 pub(crate) async fn by_external_id(
-    master: &Master,
+    sources: &TrialSources,
     actor: &Actor,
     experiment: &str,
     trial: String,
 ) -> AppResult<TrialWithParts> {
     require(actor)?;
     let found = {
-        let mut conn = master.context.store.read().await?;
+        let mut conn = sources.store.read().await?;
         let row = experiments::find_by_external_id(&mut conn.conn(), experiment).await?;
         let row = row.ok_or_else(|| {
             AppError::not_found("experiment of external id", experiment.escape_debug())
@@ -89,7 +102,7 @@ pub(crate) async fn by_external_id(
         let found = trials::find_by_request(&mut conn.conn(), row.id, &name).await?;
         found.ok_or_else(|| AppError::not_found("trial of external id", name.0.escape_debug()))?
     };
-    whole(master, actor, found.id).await
+    whole(sources, actor, found.id).await
 }
 
 /// One trial with its parts, and with all of its metrics compacted before.
@@ -110,15 +123,15 @@ pub(crate) async fn compacted(
 
 /// One page of an experiment's trials, each with its parts.
 pub(crate) async fn page(
-    master: &Master,
+    sources: &TrialSources,
     actor: &Actor,
     experiment_id: ExperimentId,
     query: &GetExperimentTrialsQuery,
 ) -> AppResult<(Vec<TrialWithParts>, Pagination)> {
     require(actor)?;
-    let store = &master.context.store;
+    let store = &sources.store;
     let experiment = reads::experiments::find(store, actor, experiment_id).await?;
-    master.metric_journal.flush().await?;
+    sources.journal.flush().await?;
     let asked = listing::store_limit(query.limit);
     let asked = usize::try_from(asked).unwrap_or(usize::MAX);
     let offset = query.offset.max(0);
@@ -413,15 +426,15 @@ pub(crate) fn validation(
 
 /// For how many days the log of a trial's newest task is still kept, begun ones counted: -1 = for ever.
 pub(crate) async fn remaining_log_days(
-    master: &Master,
+    sources: &TrialSources,
     actor: &Actor,
     id: TrialId,
 ) -> AppResult<i64> {
-    let trial = find(&master.context.store, actor, id).await?;
-    let mut conn = master.context.store.read().await?;
+    let trial = find(&sources.store, actor, id).await?;
+    let mut conn = sources.store.read().await?;
     let task = allocations::find_task(&mut conn.conn(), &trial.task_id).await?;
     let ended_at = task.as_ref().and_then(|task| task.ended_at);
     let own = task.and_then(|task| task.log_retention_days);
-    let kept = master.log_retention.kept(own);
+    let kept = sources.log_retention.kept(own);
     Ok(kept.remaining(ended_at, det_store::now()))
 }

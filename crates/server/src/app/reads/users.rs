@@ -8,8 +8,8 @@ use det_authz::Kind;
 use det_ids::UserId;
 use det_store::users::UserRow;
 
-use crate::app::reads;
 use crate::app::reads::paging::{self, by_name};
+use crate::app::{existing, reads};
 use crate::auth::{Actor, Auth, User};
 use crate::error::{AppError, AppResult};
 
@@ -78,7 +78,7 @@ fn shown_name(user: &UserRow) -> &str {
 /// One user by id.
 pub(crate) fn find(auth: &Auth, actor: &Actor, id: UserId) -> AppResult<User> {
     require(actor)?;
-    auth.user(id).ok_or_else(|| AppError::not_found("user", id))
+    existing::user(auth, id)
 }
 
 /// One user by login name.

@@ -66,7 +66,16 @@ async fn activate_experiments(
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
-    answer(act_on_all(&master, &actor, project_id, chosen, Action::Activate).await?)
+    answer(
+        act_on_all(
+            &master.actions,
+            &actor,
+            project_id,
+            chosen,
+            Action::Activate,
+        )
+        .await?,
+    )
 }
 
 /// Pauses experiments.
@@ -79,7 +88,7 @@ async fn pause_experiments(
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
-    answer(act_on_all(&master, &actor, project_id, chosen, Action::Pause).await?)
+    answer(act_on_all(&master.actions, &actor, project_id, chosen, Action::Pause).await?)
 }
 
 /// Ends experiments; their trials save first.
@@ -92,7 +101,7 @@ async fn cancel_experiments(
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
-    answer(act_on_all(&master, &actor, project_id, chosen, Action::Cancel).await?)
+    answer(act_on_all(&master.actions, &actor, project_id, chosen, Action::Cancel).await?)
 }
 
 /// Ends experiments at once.
@@ -105,7 +114,7 @@ async fn kill_experiments(
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
-    answer(act_on_all(&master, &actor, project_id, chosen, Action::Kill).await?)
+    answer(act_on_all(&master.actions, &actor, project_id, chosen, Action::Kill).await?)
 }
 
 /// Puts experiments away.
@@ -118,7 +127,7 @@ async fn archive_experiments(
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
-    answer(act_on_all(&master, &actor, project_id, chosen, Action::Archive).await?)
+    answer(act_on_all(&master.actions, &actor, project_id, chosen, Action::Archive).await?)
 }
 
 /// Takes experiments out again.
@@ -131,7 +140,16 @@ async fn unarchive_experiments(
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
-    answer(act_on_all(&master, &actor, project_id, chosen, Action::Unarchive).await?)
+    answer(
+        act_on_all(
+            &master.actions,
+            &actor,
+            project_id,
+            chosen,
+            Action::Unarchive,
+        )
+        .await?,
+    )
 }
 
 /// Deletes ended experiments with their checkpoints, in the background.
@@ -144,7 +162,7 @@ async fn delete_experiments(
     WireBody(body): WireBody<BulkExperimentsRequest>,
 ) -> Answer {
     let chosen = chosen(body.experiment_ids, body.filters);
-    answer(act_on_all(&master, &actor, project_id, chosen, Action::Delete).await?)
+    answer(act_on_all(&master.actions, &actor, project_id, chosen, Action::Delete).await?)
 }
 
 /// Moves an experiment to another project.
@@ -157,7 +175,7 @@ async fn move_experiment(
     WireBody(body): WireBody<MoveExperimentRequest>,
 ) -> Answer {
     let to = ProjectId(body.destination_project_id);
-    act(&master, &actor, id, Action::Move(to)).await?;
+    act(&master.actions, &actor, id, Action::Move(to)).await?;
     empty()
 }
 
@@ -172,7 +190,16 @@ async fn move_experiments(
 ) -> Answer {
     let to = ProjectId(body.destination_project_id);
     let chosen = chosen(body.experiment_ids, body.filters);
-    answer(act_on_all(&master, &actor, project_id, chosen, Action::Move(to)).await?)
+    answer(
+        act_on_all(
+            &master.actions,
+            &actor,
+            project_id,
+            chosen,
+            Action::Move(to),
+        )
+        .await?,
+    )
 }
 
 /// Sets how long the logs of an experiment's trials are kept.
@@ -185,7 +212,7 @@ async fn put_experiment_retain_logs(
     WireBody(body): WireBody<PutExperimentRetainLogsRequest>,
 ) -> Answer {
     let days = retention_days(body.num_days)?;
-    act(&master, &actor, id, Action::KeepLogs(days)).await?;
+    act(&master.actions, &actor, id, Action::KeepLogs(days)).await?;
     empty()
 }
 
@@ -200,5 +227,14 @@ async fn put_experiments_retain_logs(
 ) -> Answer {
     let days = retention_days(body.num_days)?;
     let chosen = chosen(body.experiment_ids, body.filters);
-    answer(act_on_all(&master, &actor, project_id, chosen, Action::KeepLogs(days)).await?)
+    answer(
+        act_on_all(
+            &master.actions,
+            &actor,
+            project_id,
+            chosen,
+            Action::KeepLogs(days),
+        )
+        .await?,
+    )
 }

@@ -59,7 +59,7 @@ async fn find(master: &Master, actor: &crate::auth::Actor, id: &TaskId) -> AppRe
     let row = reads::tasks::find(&master.context.store, actor, id).await?;
     match row.kind {
         TaskKind::Notebook | TaskKind::Tensorboard => {
-            reads::tasks::launched_one(master, actor, row.kind, id).await
+            reads::tasks::launched_one(&master.sources.tasks, actor, row.kind, id).await
         }
         _ => Err(existing::no_task_of(TaskKind::Notebook, id)),
     }

@@ -49,7 +49,7 @@ async fn compare_trials(
     let now = det_store::now();
     let ids: Vec<TrialId> = query.trial_ids.into_iter().map(TrialId).collect();
     let mut trials = Vec::with_capacity(ids.len());
-    for compared in compare(&master, &actor, ids, &groups, &look).await? {
+    for compared in compare(&master.sources.trials, &actor, ids, &groups, &look).await? {
         let (row, parts) = compared.trial;
         let metrics = compared.groups.into_iter().map(|(group, points)| {
             let data = data(&points);

@@ -12,9 +12,9 @@ use det_store::allocations;
 use det_store::experiments::{self, Active, Filter, Sort};
 use tokio::sync::SemaphorePermit;
 
-use crate::app::reads::experiments::ShownExperiments;
+use crate::app::reads;
+use crate::app::reads::experiments::{ExperimentSources, ShownExperiments};
 use crate::app::reads::phase::{Phase, StateFilter};
-use crate::app::{Master, reads};
 use crate::auth::Actor;
 use crate::error::AppResult;
 
@@ -45,31 +45,31 @@ pub(crate) fn pagination(offset: i64, limit: i64, shown: usize, total: i64) -> P
 
 /// One page of experiments, and the turn to make it and its answer.
 pub(crate) async fn page<'m>(
-    master: &'m Master,
+    sources: &'m ExperimentSources,
     actor: &Actor,
     query: &GetExperimentsQuery,
 ) -> AppResult<(ShownExperiments, Pagination, Option<SemaphorePermit<'m>>)> {
     super::require(actor)?;
-    let turn = master.listings.acquire().await.ok();
+    let turn = sources.listings.acquire().await.ok();
     let mut filter = Filter {
         name: text(&query.name),
         description: text(&query.description),
         labels: query.labels.clone(),
-        owners: owners(master, &query.users, &query.user_ids),
+        owners: owners(sources, &query.users, &query.user_ids),
         archived: query.archived,
         project_id: Some(query.project_id).filter(|id| *id != 0).map(ProjectId),
         ..Filter::default()
     };
     if filter.archived == Some(false) && filter.project_id.is_none() {
-        let homes = reads::homes::all(&master.homes, actor)?;
+        let homes = reads::homes::all(&sources.homes, actor)?;
         let archived = homes.projects.values().filter(|row| homes.is_archived(row));
         filter.not_projects = archived.map(|row| row.id).collect();
     }
     apply_ids(&mut filter, &query.experiment_id_filter);
-    apply_states(master, &mut filter, &query.states).await?;
+    apply_states(sources, &mut filter, &query.states).await?;
     let (rows, total) = experiments::list(
-        &master.context.store,
-        &master.catalogue,
+        &sources.store,
+        &sources.catalogue,
         &filter,
         sort(query.sort_by),
         query.order_by == OrderBy::Desc,
@@ -79,7 +79,7 @@ pub(crate) async fn page<'m>(
     .await?;
     let pagination = pagination(query.offset, query.limit, rows.len(), total);
     Ok((
-        ShownExperiments::of(master, actor, rows).await?,
+        ShownExperiments::of(sources, actor, rows).await?,
         pagination,
         turn,
     ))
@@ -100,7 +100,7 @@ pub(crate) enum BulkSelection {
 
 /// The numbers of the chosen experiments; `project_id` of 0 or less = of all projects.
 pub(crate) async fn chosen(
-    master: &Master,
+    sources: &ExperimentSources,
     actor: &Actor,
     project_id: ProjectId,
     chosen: BulkSelection,
@@ -114,14 +114,14 @@ pub(crate) async fn chosen(
         name: text(&filters.name),
         description: text(&filters.description),
         labels: filters.labels.clone(),
-        owners: owners(master, &[], &filters.user_ids),
+        owners: owners(sources, &[], &filters.user_ids),
         archived: filters.archived,
         project_id: named_project(project_id),
         not_ids: numbers(&filters.excluded_experiment_ids).collect(),
         ..Filter::default()
     };
-    apply_states(master, &mut filter, &filters.states).await?;
-    let (store, catalogue) = (&master.context.store, &master.catalogue);
+    apply_states(sources, &mut filter, &filters.states).await?;
+    let (store, catalogue) = (&sources.store, &sources.catalogue);
     Ok(experiments::numbers(store, catalogue, &filter).await?)
 }
 
@@ -130,13 +130,13 @@ fn text(text: &str) -> Option<String> {
 }
 
 /// Owners by name or number; a name that no user has matches nothing.
-fn owners(master: &Master, names: &[String], ids: &[i64]) -> Option<Vec<UserId>> {
+fn owners(sources: &ExperimentSources, names: &[String], ids: &[i64]) -> Option<Vec<UserId>> {
     if names.is_empty() && ids.is_empty() {
         return None;
     }
     let named = names
         .iter()
-        .filter_map(|name| master.auth.user_by_name(name))
+        .filter_map(|name| sources.auth.user_by_name(name))
         .map(|user| user.id);
     Some(named.chain(ids.iter().copied().map(UserId)).collect())
 }
@@ -156,7 +156,7 @@ fn apply_ids(filter: &mut Filter, ids: &Int32FieldFilter) {
 
 /// Filters by reported states: what is stored as ACTIVE is distinguished by its live allocations.
 async fn apply_states(
-    master: &Master,
+    sources: &ExperimentSources,
     filter: &mut Filter,
     states: &[ExperimentState],
 ) -> AppResult<()> {
@@ -169,7 +169,7 @@ async fn apply_states(
     }
     let mut phases: BTreeMap<ExperimentId, Phase> = BTreeMap::new();
     {
-        let mut conn = master.context.store.read().await?;
+        let mut conn = sources.store.read().await?;
         for live in allocations::live_states(&mut conn.conn()).await? {
             let phase = phases.entry(live.experiment_id).or_default();
             *phase = (*phase).max(Phase::of_allocation(&live.state));

@@ -6,8 +6,7 @@ use std::io::Read;
 use det_ids::ExperimentId;
 use flate2::read::GzDecoder;
 
-use crate::app::Master;
-use crate::app::reads::model_definition::Archive;
+use crate::app::reads::model_definition::{Archive, ArchiveSources};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
@@ -33,8 +32,12 @@ pub(crate) struct Node {
 }
 
 /// All files and directories, without content.
-pub(crate) async fn tree(master: &Master, actor: &Actor, id: ExperimentId) -> AppResult<Vec<Node>> {
-    let archive = Archive::open(master, actor, id).await?.blocking();
+pub(crate) async fn tree(
+    sources: &ArchiveSources,
+    actor: &Actor,
+    id: ExperimentId,
+) -> AppResult<Vec<Node>> {
+    let archive = Archive::open(sources, actor, id).await?.blocking();
     tokio::task::spawn_blocking(move || nodes(archive))
         .await
         .map_err(AppError::internal)?
@@ -42,12 +45,12 @@ pub(crate) async fn tree(master: &Master, actor: &Actor, id: ExperimentId) -> Ap
 
 /// The content of a file.
 pub(crate) async fn content(
-    master: &Master,
+    sources: &ArchiveSources,
     actor: &Actor,
     id: ExperimentId,
     path: &str,
 ) -> AppResult<Vec<u8>> {
-    let archive = Archive::open(master, actor, id).await?.blocking();
+    let archive = Archive::open(sources, actor, id).await?.blocking();
     let wanted = clean(path);
     if wanted.is_empty() {
         return Err(AppError::invalid(

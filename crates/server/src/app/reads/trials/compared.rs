@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, HashSet};
 use det_ids::TrialId;
 use det_store::series::Point;
 
-use crate::app::Master;
 use crate::app::metrics::series::SeriesQuery;
-use crate::app::reads::trials::{TrialWithParts, compacted};
+use crate::app::reads::trials::{TrialSources, TrialWithParts, compacted};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
@@ -27,7 +26,7 @@ const MOST_COMPARED: usize = 200;
 
 /// Points of the named metrics of trials, each once, in the order of the trials.
 pub(crate) async fn compare(
-    master: &Master,
+    sources: &TrialSources,
     actor: &Actor,
     trial_ids: Vec<TrialId>,
     names: &Names,
@@ -44,13 +43,13 @@ pub(crate) async fn compare(
         .into_iter()
         .filter(|id| seen.insert(*id))
         .collect();
-    master.metric_journal.flush().await?;
+    sources.journal.flush().await?;
     let mut compared = Vec::with_capacity(trial_ids.len());
     for trial_id in trial_ids {
-        let trial = compacted(&master.context.store, actor, trial_id).await?;
+        let trial = compacted(&sources.store, actor, trial_id).await?;
         let mut groups = Vec::with_capacity(names.len());
         for (group, names) in names {
-            let points = master.series.points(trial_id, group, names, look).await?;
+            let points = sources.series.points(trial_id, group, names, look).await?;
             groups.push((group.clone(), points));
         }
         compared.push(ComparedTrial { trial, groups });

@@ -15,8 +15,9 @@ use det_store::metrics::{StoredReport, number};
 
 use crate::app::metrics::reports::{Outdating, Pages, merge};
 use crate::app::metrics::{TRAINING, VALIDATION};
+use crate::app::reads;
 use crate::app::reads::paging;
-use crate::app::{Master, reads};
+use crate::app::reads::trials::TrialSources;
 use crate::auth::Actor;
 use crate::error::AppResult;
 
@@ -104,15 +105,15 @@ impl Groups {
 
 /// One page of a trial's history.
 pub(crate) async fn page(
-    master: &Master,
+    sources: &TrialSources,
     actor: &Actor,
     trial_id: TrialId,
     query: &GetTrialWorkloadsQuery,
 ) -> AppResult<(Vec<Entry>, Pagination)> {
-    let store = &master.context.store;
+    let store = &sources.store;
     reads::trials::find(store, actor, trial_id).await?;
     let groups = Groups::asked(query);
-    master.metric_journal.flush().await?;
+    sources.journal.flush().await?;
     let outdating = Outdating::load(store, trial_id).await?;
     let mut values: BTreeMap<Key, EntrySize> = BTreeMap::new();
     let by_metric = Some(query.sort_key.as_str()).filter(|key| !key.is_empty() && *key != BY_STEP);
