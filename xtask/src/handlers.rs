@@ -1,6 +1,6 @@
 //! Rules on the files below `crates/server/src/http`: no queries, no rights, no handler that ignores who asks, and one use
-//! case for each handler. And two on use cases: no types of the wire, and the services that they use instead of the whole
-//! master.
+//! case for each handler, of an operation, a page or a layer. And two on use cases: no types of the wire, and the services
+//! that they use instead of the whole master.
 
 use crate::Findings;
 
@@ -31,8 +31,22 @@ const ELSEWHERE: &[(&str, &str)] = &[
     (".ownership.", RIGHTS),
     (".require(", RIGHTS),
     (".require_connect(", RIGHTS),
+    (".admit(", RIGHTS),
 ];
 const RIGHTS: &str = "rights are asked for in app, by use cases and readers";
+
+/// Files that use the master in more ways than handlers may: what they do comes before the handler, or carries what it has
+/// opened.
+const BESIDE_HANDLERS: &[(&str, &str)] = &[
+    ("answers.rs", "counts and paces the answers of all handlers"),
+    ("bodies.rs", "counts and bounds the bodies of all requests"),
+    ("extract.rs", "makes the caller of a request of its tokens"),
+    ("mod.rs", "puts routes and layers together"),
+    ("proxy.rs", "carries bytes between a caller and a service"),
+];
+
+/// What knows sessions behind tokens, and the only file here that asks it.
+const SESSIONS: (&str, &str) = ("Accesses(", "extract.rs");
 
 /// Files of use cases that know the whole master: the type itself, and what puts it together.
 const OF_THE_MASTER: &[&str] = &["mod.rs", "composition.rs"];
@@ -57,8 +71,11 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
     {
         breach("uses the whole master: take the services that it needs, or compose them in composition.rs".to_owned());
     }
-    if !path.starts_with(HANDLERS) {
+    let Some(file) = path.strip_prefix(HANDLERS) else {
         return;
+    };
+    if code.contains(SESSIONS.0) && file != SESSIONS.1 {
+        breach(format!("\"{}\": {RIGHTS}", SESSIONS.0));
     }
     for (part, place) in ELSEWHERE {
         if code.contains(part) {
@@ -71,8 +88,13 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
         ));
     }
     let (handlers, rest) = handlers(text);
-    for party in PARTIES.iter().filter(|_| !handlers.is_empty()) {
-        if rest.contains(party) {
+    let is_beside = BESIDE_HANDLERS.iter().any(|(beside, _)| *beside == file);
+    for party in PARTIES.iter().filter(|_| !is_beside) {
+        if rest
+            .split(party)
+            .skip(1)
+            .any(|after| !after.starts_with(char::is_alphanumeric))
+        {
             breach(format!(
                 "a function takes \"{party}\": only handlers do, and hand it to one use case or reader"
             ));
@@ -82,7 +104,7 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
         let Handler { name, .. } = &handler;
         for party in ["actor", "master"] {
             let found = count(&handler.body, party);
-            if found > 1 {
+            if found > 1 && !is_beside {
                 breach(format!(
                     "handler {name} uses \"{party}\" {found} times: it calls one use case or reader, which does all that \
                      belongs together"
@@ -93,7 +115,10 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
         let takes_an_actor = extracted
             .iter()
             .any(|pattern| handler.parameters.contains(pattern));
-        if !takes_an_actor && !PUBLIC.iter().any(|(public, _)| public == name) {
+        if handler.is_operation
+            && !takes_an_actor
+            && !PUBLIC.iter().any(|(public, _)| public == name)
+        {
             breach(format!(
                 "handler {name} ignores who asks: take the actor from Caller or Reporter and hand it to what it calls"
             ));
@@ -152,44 +177,60 @@ fn imports_the_master(code: &str) -> bool {
     })
 }
 
-/// The handler of an operation.
+/// A handler: of an operation, of a page, or a layer.
 #[derive(Debug)]
 struct Handler {
     name: String,
+    /// Whether it is in the document of the API.
+    is_operation: bool,
     parameters: String,
     body: String,
 }
 
-/// The handlers of operations, and the text beside them. Goes by the form that rustfmt gives a function.
+/// The handlers, and the text beside them. Goes by the form that rustfmt gives a function. A function that is no operation
+/// is a handler if it takes the master or the caller as those do.
 fn handlers(text: &str) -> (Vec<Handler>, String) {
     let (mut found, mut rest) = (Vec::new(), String::new());
     let mut lines = crate::without_tests(text)
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"));
+    let mut is_operation = false;
     while let Some(line) = lines.next() {
-        if !line.starts_with("#[utoipa::path(") {
-            rest.push_str(line);
-            rest.push('\n');
+        is_operation |= line.starts_with("#[utoipa::path(");
+        let is_function = !line.starts_with(' ') && line.contains("async fn ");
+        if !is_function {
+            if !is_operation {
+                rest.push_str(line);
+                rest.push('\n');
+            }
             continue;
         }
-        let mut parameters = String::new();
-        let mut signature = lines
-            .by_ref()
-            .skip_while(|line| !line.contains("async fn "));
-        for line in signature.by_ref() {
-            parameters.push_str(line);
-            if line.ends_with('{') {
-                break;
+        let mut parameters = line.to_owned();
+        if !line.ends_with('{') {
+            for line in lines.by_ref() {
+                parameters.push_str(line);
+                if line.ends_with('{') {
+                    break;
+                }
             }
         }
-        let function = parameters.split_once("async fn ").unwrap_or_default().1;
-        let body = lines.by_ref().take_while(|line| *line != "}");
-        let handler = Handler {
-            name: function.split('(').next().unwrap_or_default().to_owned(),
-            body: body.collect::<Vec<_>>().join("\n"),
-            parameters,
-        };
-        found.push(handler);
+        let is_extracted = ["State<Master>", "Caller"]
+            .iter()
+            .any(|extracted| parameters.contains(extracted));
+        if is_operation || is_extracted {
+            let function = parameters.split_once("async fn ").unwrap_or_default().1;
+            let body = lines.by_ref().take_while(|line| *line != "}");
+            found.push(Handler {
+                name: function.split('(').next().unwrap_or_default().to_owned(),
+                is_operation,
+                body: body.collect::<Vec<_>>().join("\n"),
+                parameters,
+            });
+        } else {
+            rest.push_str(&parameters);
+            rest.push('\n');
+        }
+        is_operation = false;
     }
     (found, rest)
 }
@@ -288,10 +329,35 @@ mod tests {
             assert!(errors[0].contains(expected), "{errors:?}");
         }
         let helper = "async fn show(master: &Master, id: i64) -> Answer {\n}\n";
-        assert_eq!(found(helper), Vec::<String>::new());
-        let errors = found(&format!("{}{helper}", handler(one)));
+        for text in [helper.to_owned(), format!("{}{helper}", handler(one))] {
+            let errors = found(&text);
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].contains(": &Master"), "{errors:?}");
+        }
+        let mut findings = Findings::default();
+        check("crates/server/src/http/proxy.rs", helper, &mut findings);
+        assert_eq!(findings, Findings::default());
+    }
+
+    #[test]
+    fn pages_and_layers_decide_no_more_than_operations() {
+        let page = |body: &str| {
+            format!(
+                "pub(crate) async fn show(\n    State(master): State<Master>,\n) -> Response {{\n    {body}\n}}\n"
+            )
+        };
+        assert_eq!(
+            found(&page("of(master.log.tail(master.tls))")),
+            Vec::<String>::new()
+        );
+        let errors = found(&page("master.xs.find();\n    master.ys.note()"));
         assert_eq!(errors.len(), 1, "{errors:?}");
-        assert!(errors[0].contains(": &Master"), "{errors:?}");
+        assert!(
+            errors[0].contains("show uses \"master\" 2 times"),
+            "{errors:?}"
+        );
+        let errors = found(&page("Accesses(&master.auth).lives(session)"));
+        assert_eq!(errors.len(), 1, "{errors:?}");
     }
 
     #[test]

@@ -412,8 +412,8 @@ impl Master {
                 renewals.clone(),
             ),
             renewals,
+            handovers: Handovers::new(context.clone(), services.clone(), auth.clone()),
             services,
-            handovers: Handovers::default(),
             specs,
             preview: Previews::new(context.clone(), pools.clone()),
             reload: Reload::new(

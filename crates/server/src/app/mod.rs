@@ -152,7 +152,7 @@ pub struct Inner {
     pub(crate) services: services::Services,
     /// When the services of tasks were last used.
     pub(crate) idle: idle::Idle,
-    /// Codes for browsers on their way to the host of services.
+    /// How browsers get to the host of services.
     pub(crate) handovers: handovers::Handovers,
     /// Specifications of containers.
     pub(crate) specs: specs::Specs,

@@ -101,7 +101,7 @@ impl FromRequestParts<Master> for Caller {
 }
 
 /// Who asks; see [`Caller`].
-pub(crate) async fn caller_of(parts: &Parts, master: &Master) -> AppResult<Actor> {
+async fn caller_of(parts: &Parts, master: &Master) -> AppResult<Actor> {
     let actor = actor(parts, master).await.map_err(|error| error.0)?;
     actor.require_access()?;
     Ok(actor)

@@ -109,7 +109,7 @@ pub fn service(master: Master, drivers: Router) -> Router {
             while_held,
         ))
         .layer(axum::middleware::from_fn_with_state(
-            origin::OriginCheck::new(master.clone()),
+            origin::OriginCheck::new(master.context.clone(), master.loopback),
             origin::check,
         ))
         .layer(CatchPanicLayer::custom(error::on_panic))
@@ -138,7 +138,7 @@ fn router(master: Master, drivers: Router) -> Router {
         )
         .route(
             page::interactive::OLDER_PATH,
-            axum::routing::get(page::interactive::show_older),
+            axum::routing::get(page::interactive::show),
         )
         .merge(drivers.with_state(()))
         .fallback(unknown)
@@ -167,7 +167,7 @@ fn router(master: Master, drivers: Router) -> Router {
             cors::let_in,
         ))
         .layer(axum::middleware::from_fn_with_state(
-            origin::OriginCheck::new(master.clone()),
+            origin::OriginCheck::new(master.context.clone(), master.loopback),
             origin::check,
         ))
         .layer(CatchPanicLayer::custom(error::on_panic))

@@ -24,7 +24,7 @@ use axum::http::{HeaderMap, Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::app::Master;
+use crate::app::context::Context;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::page;
@@ -35,19 +35,25 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// What the check needs beside the request.
 #[derive(Clone)]
 pub(crate) struct OriginCheck {
-    master: Master,
+    context: Context,
+    /// Whether the master listens on loopback only.
+    loopback: bool,
     /// Name of this machine.
     hostname: Option<Arc<str>>,
 }
 
 impl OriginCheck {
     /// Asks the kernel for the name of this machine.
-    pub(crate) fn new(master: Master) -> Self {
+    pub(crate) fn new(context: Context, loopback: bool) -> Self {
         let hostname = nix::unistd::gethostname()
             .ok()
             .and_then(|name| name.into_string().ok())
             .map(Into::into);
-        Self { master, hostname }
+        Self {
+            context,
+            loopback,
+            hostname,
+        }
     }
 }
 
@@ -57,8 +63,8 @@ pub(crate) async fn check(
     request: Request,
     next: Next,
 ) -> Response {
-    let config = checked.master.context.config();
-    let refused = if checked.master.loopback {
+    let config = checked.context.config();
+    let refused = if checked.loopback {
         let named = |name: &str| {
             let security = &config.security;
             let of_services = security.services_host.as_deref();

@@ -102,16 +102,20 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
         .services
         .find(&service_name(parts.uri.path())?)
         .await?;
-    let place = Place::of(master, &parts.uri, &parts.headers);
+    let place = Place::of(&master.context.config(), &parts.uri, &parts.headers);
     let caller = match &place {
-        Place::Services => match host::visit(master, &parts, &service).await? {
-            Visit::Answered(answer) => return Ok(answer),
-            Visit::From(caller) => caller,
-        },
+        Place::Services => {
+            match host::visit(&master.handovers, &parts, &service, master.tls).await? {
+                Visit::Answered(answer) => return Ok(answer),
+                Visit::From(caller) => caller,
+            }
+        }
         Place::Api { services }
             if service.protocol == Protocol::Http && host::is_from_browser(&parts) =>
         {
-            return host::hand_over(master, &parts, &service, services).await;
+            let caller = caller_with_access(&parts, master).await;
+            let caller = caller.map(|(actor, _)| actor);
+            return host::hand_over(&master.handovers, caller, &parts, &service, services).await;
         }
         Place::Api { .. } | Place::Everything => caller_with_access(&parts, master).await,
     };

@@ -336,6 +336,21 @@ pub(crate) async fn launched_one(
     found.pop().ok_or_else(|| no_task_of(kind, id))
 }
 
+/// One launched task that browsers have a page of: a notebook or a TensorBoard.
+pub(crate) async fn with_page(
+    sources: &TaskSources,
+    actor: &Actor,
+    id: &TaskId,
+) -> AppResult<LaunchedView> {
+    let row = find(&sources.store, actor, id).await?;
+    match row.kind {
+        TaskKind::Notebook | TaskKind::Tensorboard => {
+            launched_one(sources, actor, row.kind, id).await
+        }
+        _ => Err(no_task_of(TaskKind::Notebook, id)),
+    }
+}
+
 /// One launched task of a kind with its configuration, without what is hidden from the actor.
 pub(crate) async fn launched_with_config(
     sources: &TaskSources,

@@ -1,18 +1,18 @@
 //! Where clients send a browser for a notebook or a TensorBoard: a page that waits until it is ready, and then leads there.
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Request};
 use axum::http::header::LOCATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use det_ids::TaskId;
 use det_lifecycle::allocation::AllocationState;
-use det_taskspec::TaskKind;
+use serde::Deserialize;
 
+use crate::app::reads;
 use crate::app::reads::tasks::LaunchedView;
-use crate::app::{Master, existing, reads};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
-use crate::http::extract::caller_of;
+use crate::http::extract::Caller;
 use crate::http::page::{AGAIN, answer, escape, layout, login, refused};
 use crate::http::views::launches;
 use crate::http::views::tasks::wait_reason;
@@ -22,47 +22,31 @@ pub(crate) const PATH: &str = "/det/interactive/{taskId}/{*rest}";
 /// `/det/wait/KIND/TASK`, an older form.
 pub(crate) const OLDER_PATH: &str = "/det/wait/{kind}/{taskId}";
 
+/// The task that an address of either form names.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PageOf {
+    task_id: TaskId,
+}
+
 /// The page of a task.
 pub(crate) async fn show(
-    State(master): State<Master>,
-    Path((task, _)): Path<(TaskId, String)>,
+    caller: Result<Caller, ApiError>,
+    Path(page): Path<PageOf>,
     request: Request,
 ) -> Response {
-    shown(&master, task, request).await
-}
-
-/// The page of a task at its older address.
-pub(crate) async fn show_older(
-    State(master): State<Master>,
-    Path((_, task)): Path<(String, TaskId)>,
-    request: Request,
-) -> Response {
-    shown(&master, task, request).await
-}
-
-async fn shown(master: &Master, task: TaskId, request: Request) -> Response {
-    let (parts, _) = request.into_parts();
-    let actor = match caller_of(&parts, master).await {
-        Err(error) if error.kind == ErrorKind::Unauthenticated => {
+    let view = match caller {
+        Err(ApiError(error)) if error.kind == ErrorKind::Unauthenticated => {
+            let (parts, _) = request.into_parts();
             return login::first(&parts).unwrap_or_else(|error| ApiError(error).into_response());
         }
-        Err(error) => Err(error),
-        Ok(actor) => find(master, &actor, &task).await,
-    };
-    match actor {
-        Ok(view) => of(&view).unwrap_or_else(|error| refused(&error)),
-        Err(error) => refused(&error),
-    }
-}
-
-async fn find(master: &Master, actor: &crate::auth::Actor, id: &TaskId) -> AppResult<LaunchedView> {
-    let row = reads::tasks::find(&master.context.store, actor, id).await?;
-    match row.kind {
-        TaskKind::Notebook | TaskKind::Tensorboard => {
-            reads::tasks::launched_one(&master.sources.tasks, actor, row.kind, id).await
+        Err(ApiError(error)) => Err(error),
+        Ok(Caller(master, actor)) => {
+            reads::tasks::with_page(&master.sources.tasks, &actor, &page.task_id).await
         }
-        _ => Err(existing::no_task_of(TaskKind::Notebook, id)),
-    }
+    };
+    view.and_then(|view| of(&view))
+        .unwrap_or_else(|error| refused(&error))
 }
 
 fn of(view: &LaunchedView) -> AppResult<Response> {

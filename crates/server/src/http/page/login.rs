@@ -74,7 +74,7 @@ pub(crate) async fn submit(
         .auth
         .login(&given.username, &given.password, false, client);
     match login.await {
-        Ok((token, _)) => led_back(&master, &token, &given.redirect),
+        Ok((token, _)) => led_back(master.tls, &token, &given.redirect),
         Err(error) => {
             let page = form(&given.username, &given.redirect, Some(&error.message));
             (status_of(&error), answer(page)).into_response()
@@ -82,9 +82,9 @@ pub(crate) async fn submit(
     }
 }
 
-fn led_back(master: &Master, token: &str, redirect: &str) -> Response {
+fn led_back(tls: bool, token: &str, redirect: &str) -> Response {
     let to = HeaderValue::try_from(own_path(redirect));
-    match (to, session_cookie(master.tls, Some(token))) {
+    match (to, session_cookie(tls, Some(token))) {
         (Ok(to), Ok(cookie)) => (
             StatusCode::SEE_OTHER,
             [(LOCATION, to), (SET_COOKIE, cookie)],

@@ -8,8 +8,7 @@
 //! 3. from the API, which knows the session, to the host of services with a code for this service, session and mark
 //!    ([`ENTER`]), which it exchanges for the cookie of the service.
 //!
-//! Without the mark a code would be good in every browser: a user could lead another one into a session of his own, whose
-//! pages run with the rights of an owner's.
+//! Which step comes next is decided in [`crate::app::handovers`]; here are their redirects and cookies.
 
 use axum::extract::{Request, State};
 use axum::http::header::{
@@ -20,15 +19,17 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use det_config::master::MasterConfig;
 
 use super::{is_page, is_page_request};
 use crate::app::Master;
-use crate::app::handovers::Handover;
+use crate::app::handovers::{
+    ApiName, Arrival, ArrivalStep, Departure, DepartureStep, Handovers, misdirected,
+};
 use crate::app::services::{Protocol, Service};
-use crate::auth::{Access, Accesses, Actor, new_token, token_hash};
+use crate::auth::{Access, Actor};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
-use crate::http::extract::caller_with_access;
 use crate::http::origin::{host_of, is_loopback_name};
 use crate::http::page;
 use crate::http::tokens;
@@ -41,8 +42,6 @@ const MARK: &str = "det-services-mark";
 const ENTER: &str = "det-services-code";
 /// How long a browser keeps its mark, in seconds: a login may come between.
 const MARK_SECONDS: u32 = 600;
-/// Characters of a mark and of its hash: 32 bytes in base64.
-const MARK_LENGTH: usize = 43;
 /// How long a browser keeps the cookie of a service, in seconds: as long as a session lives. It ends with its session,
 /// whatever the browser keeps.
 const COOKIE_SECONDS: u32 = 7 * 24 * 3600;
@@ -63,8 +62,7 @@ pub(super) enum Place {
 
 impl Place {
     /// Of a request with this address and these headers.
-    pub(super) fn of(master: &Master, uri: &Uri, headers: &HeaderMap) -> Self {
-        let config = master.context.config();
+    pub(super) fn of(config: &MasterConfig, uri: &Uri, headers: &HeaderMap) -> Self {
         match &config.security.services_host {
             Some(services) => Self::beside(services, authority(uri, headers).as_ref()),
             None => Self::Everything,
@@ -98,7 +96,7 @@ fn authority(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
 
 /// Keeps everything but services away from the host of services.
 pub(crate) async fn apart(State(master): State<Master>, request: Request, next: Next) -> Response {
-    let place = Place::of(&master, request.uri(), request.headers());
+    let place = Place::of(&master.context.config(), request.uri(), request.headers());
     let path = request.uri().path();
     let is_service = path
         .strip_prefix("/proxy/")
@@ -135,92 +133,46 @@ pub(super) fn is_from_browser(parts: &Parts) -> bool {
 
 /// Leads a browser from the host of the API on its way to `services`.
 pub(super) async fn hand_over(
-    master: &Master,
+    handovers: &Handovers,
+    caller: AppResult<Actor>,
     parts: &Parts,
     service: &Service,
     services: &str,
 ) -> AppResult<Response> {
-    let misdirected = || {
-        AppError::new(
-            ErrorKind::Misdirected,
-            format!(
-                "service \"{}\" is shown to browsers at {services} only, and this request cannot be led there",
-                service.name
-            ),
-        )
-        .hint("open its page first; programs send their token as \"Authorization: Bearer TOKEN\"")
-    };
     if parts.method != Method::GET || parts.headers.contains_key(UPGRADE) {
-        return Err(misdirected());
+        return Err(misdirected(service, services));
     }
     let (own, rest) = own_parameters(&parts.uri);
     let path = with_slash(parts.uri.path());
-    let actor = match caller_with_access(parts, master).await {
-        Ok((actor @ Actor::User(_), _)) => actor,
-        Ok((Actor::Task(_), _)) => return Err(misdirected()),
-        Err(error) if error.kind != ErrorKind::Unauthenticated => return Err(error),
-        Err(_) if service.unauthenticated => {
-            return redirect(services, &path, &rest, None, None);
-        }
-        Err(_) if is_page(parts) => return page::login::first(parts),
-        Err(error) => return Err(error),
+    let token = tokens::session_token(&parts.headers);
+    let from = Departure {
+        services,
+        api: authority(&parts.uri, &parts.headers).map(|named| api_name(&named)),
+        token: token.as_deref(),
+        mark: own.mark,
     };
-    master.services.admit(&actor, service)?;
-    let (parameter, handover) = match own.mark.filter(|mark| is_issued(mark)) {
-        None => {
-            let api = authority(&parts.uri, &parts.headers).ok_or_else(misdirected)?;
-            if !is_of_api(master, &api, services) {
-                return Err(unknown_api(service, &api));
-            }
-            let api = api.to_string();
-            (BEGIN, Handover::Begin { api })
+    let step = match handovers.depart(service, caller, from).await {
+        Err(error) if error.kind == ErrorKind::Unauthenticated && is_page(parts) => {
+            return page::login::first(parts);
         }
-        Some(mark) => {
-            let token = tokens::session_token(&parts.headers).ok_or_else(misdirected)?;
-            let session = Accesses(&master.auth).of_session(&token).await?;
-            let (session, _) = session.ok_or_else(misdirected)?;
-            let mark = mark.into_bytes();
-            (ENTER, Handover::Enter { session, mark })
-        }
+        step => step?,
     };
-    let user = actor.user().id;
-    let code = master.handovers.issue(user, &service.name, handover)?;
-    redirect(services, &path, &rest, Some((parameter, &code)), None)
+    let parameter = match &step {
+        DepartureStep::Open => None,
+        DepartureStep::Begin(code) => Some((BEGIN, code.as_str())),
+        DepartureStep::Enter(code) => Some((ENTER, code.as_str())),
+    };
+    redirect(services, &path, &rest, parameter, None)
 }
 
-/// Whether a browser can be led back to this host and port with the hash of its mark. A receiver of that hash can lead
-/// the browser into another user's session, and the sender of a request chooses what its `Host` names: only names that an
-/// administrator has listed count, at the master's own port, that of the host of services where it is configured, and 80 and
-/// 443. The first is taken by the master. At the others a task of that machine which shares its network could listen if
-/// nothing else did: containers get no `NET_BIND_SERVICE` there, unless an administrator gives it, and processes no
-/// capability at all.
-fn is_of_api(master: &Master, named: &Authority, services: &str) -> bool {
-    let config = master.context.config();
+fn api_name(named: &Authority) -> ApiName {
     let host = host_of(named.as_str()).unwrap_or_default();
-    let mut listed = config.security.host_names.iter();
-    let is_known = is_loopback_name(&host) || listed.any(|own| own.eq_ignore_ascii_case(&host));
-    let of_services = services.parse::<Authority>().ok();
-    let of_services = of_services.and_then(|services| services.port_u16());
-    let configured = config.security.services_host.as_deref();
-    let configured = configured.is_some_and(|host| host.contains(':'));
-    let is_port = named
-        .port_u16()
-        .is_none_or(|port| port == config.port || (configured && of_services == Some(port)));
-    is_known && is_port
-}
-
-fn unknown_api(service: &Service, named: &Authority) -> AppError {
-    AppError::new(
-        ErrorKind::Misdirected,
-        format!(
-            "service \"{}\" is not opened by way of host \"{named}\": it is none that this master is known to have",
-            service.name
-        ),
-    )
-    .hint(
-        "an administrator lists the names of the API in \"security.host_names\"; its port is 80 or 443, the master's own, or \
-         that of \"security.services_host\"",
-    )
+    ApiName {
+        text: named.to_string(),
+        is_loopback: is_loopback_name(&host),
+        host,
+        port: named.port_u16(),
+    }
 }
 
 /// What a request on the host of services comes to.
@@ -231,116 +183,50 @@ pub(super) enum Visit {
     From(AppResult<(Actor, Access)>),
 }
 
-/// Looks at a request on the host of services: a step of a browser's way there, or one with its cookie.
-pub(super) async fn visit(master: &Master, parts: &Parts, service: &Service) -> AppResult<Visit> {
+/// Looks at a request on the host of services: a step of a browser's way there, or one with its cookie. `tls` = the master
+/// serves TLS.
+pub(super) async fn visit(
+    handovers: &Handovers,
+    parts: &Parts,
+    service: &Service,
+    tls: bool,
+) -> AppResult<Visit> {
+    let path = parts.uri.path();
+    let (own, rest) = own_parameters(&parts.uri);
     let steps = parts.method == Method::GET
         && service.protocol == Protocol::Http
         && !parts.headers.contains_key(UPGRADE);
-    if steps && let Some(answer) = step(master, parts, service).await? {
-        return Ok(Visit::Answered(answer));
-    }
-    let cookie = tokens::cookie(&parts.headers, tokens::SERVICES_COOKIE.name(master.tls));
-    let found = match cookie {
-        Some(cookie) => {
-            let accesses = Accesses(&master.auth);
-            accesses.of_services_cookie(cookie, &service.name).await?
+    let brings = match (&own.begin, &own.enter) {
+        (Some(code), _) if steps => Arrival::Begin(code),
+        (None, Some(code)) if steps => Arrival::Enter(code),
+        _ if steps && with_slash(path) != path => {
+            return local(&with_slash(path), &rest, None).map(Visit::Answered);
         }
-        None => None,
+        _ => {
+            let name = tokens::SERVICES_COOKIE.name(tls);
+            Arrival::Service(tokens::cookie(&parts.headers, name))
+        }
     };
-    Ok(Visit::From(found.ok_or_else(|| not_entered(service))))
-}
-
-fn not_entered(service: &Service) -> AppError {
-    AppError::new(
-        ErrorKind::Unauthenticated,
-        format!(
-            "service \"{}\" is not open to this browser: it has no valid cookie for it, or the session has ended",
-            service.name
-        ),
-    )
-    .hint(format!(
-        "open it from the master's own address, as `det notebook open` and `det tensorboard open` do: /proxy/{}/ there",
-        service.name
-    ))
-}
-
-async fn step(master: &Master, parts: &Parts, service: &Service) -> AppResult<Option<Response>> {
-    let path = parts.uri.path();
-    let (own, rest) = own_parameters(&parts.uri);
-    if let Some(code) = own.begin {
-        let Some(Handover::Begin { api }) = master.handovers.redeem(&code, &service.name) else {
-            return Err(used_up(service));
-        };
-        // Another page of the same browser may be on its way as well, with the same mark.
-        let known = mark_of(master, parts);
-        let mark = known.map_or_else(new_token, str::to_owned);
-        let name = tokens::MARK_COOKIE.name(master.tls);
-        let cookie = cookie(master, name, &mark, path, MARK_SECONDS)?;
-        let hash = hash_of(&mark);
-        return redirect(&api, path, &rest, Some((MARK, &hash)), Some(cookie)).map(Some);
-    }
-    if let Some(code) = own.enter {
-        let handover = master.handovers.redeem(&code, &service.name);
-        let Some(Handover::Enter { session, mark }) = handover else {
-            return Err(used_up(service));
-        };
-        let known = mark_of(master, parts);
-        if known.is_none_or(|known| hash_of(known).as_bytes() != mark) {
-            return Err(AppError::new(
-                ErrorKind::Unauthenticated,
-                format!(
-                    "service \"{}\" is not opened: another browser was on its way to it, or this one keeps no cookies",
-                    service.name
-                ),
-            )
-            .hint("open it from the master's own address, in a browser that keeps cookies of this host"));
+    let is_step = !matches!(brings, Arrival::Service(_));
+    let mark = tokens::cookie(&parts.headers, tokens::MARK_COOKIE.name(tls));
+    match handovers.arrive(service, brings, mark).await {
+        Ok(ArrivalStep::Mark { api, mark, hash }) => {
+            let name = tokens::MARK_COOKIE.name(tls);
+            let cookie = cookie(tls, name, &mark, path, MARK_SECONDS)?;
+            redirect(&api, path, &rest, Some((MARK, &hash)), Some(cookie)).map(Visit::Answered)
         }
-        if !Accesses(&master.auth).lives(&session).await? {
-            return Err(not_entered(service));
+        Ok(ArrivalStep::Enter(value)) => {
+            let name = tokens::SERVICES_COOKIE.name(tls);
+            let cookie = cookie(tls, name, &value, path, COOKIE_SECONDS)?;
+            local(path, &rest, Some(cookie)).map(Visit::Answered)
         }
-        let value = session.services_cookie(&service.name);
-        let cookie = cookie(
-            master,
-            tokens::SERVICES_COOKIE.name(master.tls),
-            &value,
-            path,
-            COOKIE_SECONDS,
-        )?;
-        return local(path, &rest, Some(cookie)).map(Some);
+        Ok(ArrivalStep::Connect(actor, access)) => Ok(Visit::From(Ok((actor, access)))),
+        // Without a cookie a service may be open still.
+        Err(error) if !is_step && error.kind == ErrorKind::Unauthenticated => {
+            Ok(Visit::From(Err(error)))
+        }
+        Err(error) => Err(error),
     }
-    if with_slash(path) != path {
-        return local(&with_slash(path), &rest, None).map(Some);
-    }
-    Ok(None)
-}
-
-fn used_up(service: &Service) -> AppError {
-    AppError::new(
-        ErrorKind::Unauthenticated,
-        format!(
-            "service \"{}\" is not opened by this address: its code has been used, has expired, or is for another service",
-            service.name
-        ),
-    )
-    .hint("open the service from the master's own address again")
-}
-
-/// The mark of a browser, if it has one of this master's.
-fn mark_of<'p>(master: &Master, parts: &'p Parts) -> Option<&'p str> {
-    let mark = tokens::cookie(&parts.headers, tokens::MARK_COOKIE.name(master.tls));
-    mark.filter(|mark| is_issued(mark))
-}
-
-/// Whether a text has the form of a mark, or of the hash of one. Nothing else is stored or compared: a sender chooses how
-/// long the parameter is.
-fn is_issued(text: &str) -> bool {
-    let of_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    text.len() == MARK_LENGTH && text.bytes().all(of_base64)
-}
-
-fn hash_of(mark: &str) -> String {
-    use base64::Engine as _;
-    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(token_hash(mark))
 }
 
 /// The parameters of an address that are for the way to the host of services.
@@ -377,14 +263,8 @@ fn with_slash(path: &str) -> String {
 }
 
 /// A cookie for one service: its path is the service's, as the browser wrote it.
-fn cookie(
-    master: &Master,
-    name: &str,
-    value: &str,
-    path: &str,
-    seconds: u32,
-) -> AppResult<HeaderValue> {
-    let secure = if master.tls { "; Secure" } else { "" };
+fn cookie(tls: bool, name: &str, value: &str, path: &str, seconds: u32) -> AppResult<HeaderValue> {
+    let secure = if tls { "; Secure" } else { "" };
     let service = path.split('/').nth(2).unwrap_or_default();
     let text = format!(
         "{name}={value}; Path=/proxy/{service}/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
@@ -488,16 +368,6 @@ mod tests {
         assert_eq!(own.enter.as_deref(), Some("c"));
         assert_eq!(own.mark.as_deref(), Some("m"));
         assert_eq!(own.begin.as_deref(), Some(""));
-    }
-
-    #[test]
-    fn a_mark_is_exactly_what_this_master_issues() {
-        let mark = new_token();
-        assert!(is_issued(&mark) && is_issued(&hash_of(&mark)));
-        let long = mark.repeat(2);
-        for other in ["", &mark[1..], &long, &mark.replacen(&mark[..1], "=", 1)] {
-            assert!(!is_issued(other), "{other}");
-        }
     }
 
     #[test]
