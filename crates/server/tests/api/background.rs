@@ -4,7 +4,7 @@ use det_server::works::Work;
 use det_store::{DatabaseAccess, StoreError};
 use serde_json::Value;
 
-use crate::support::{Client, Cluster, within};
+use crate::support::{Client, Cluster, WhyUnchecked, within};
 
 const WORKS: [&str; 8] = [
     "backlog",
@@ -90,7 +90,7 @@ async fn work_that_panics_time_after_time_ends_the_master() {
         "{failure}"
     );
     assert!(cluster.master().context.shutdown.is_cancelled());
-    cluster.stop_unchecked().await;
+    cluster.stop_unchecked(WhyUnchecked::MasterEnded).await;
 }
 
 #[tokio::test]
@@ -137,5 +137,5 @@ async fn a_disk_that_does_not_confirm_a_change_ends_the_master() {
         failure.contains("the disk did not confirm a change"),
         "{failure}"
     );
-    cluster.stop_unchecked().await;
+    cluster.stop_unchecked(WhyUnchecked::MasterEnded).await;
 }

@@ -140,7 +140,7 @@ async fn policies_over_tasks_are_over_removals_in_object_stores() {
     let removal = agent.next_start().await;
     assert_eq!(removal.script.task_type, TaskKind::CheckpointGc);
     assert_eq!(removal.image, "of-administrators");
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 /// An experiment keeps its pod when it goes into a workspace where no user may have such a one.
@@ -197,7 +197,7 @@ async fn policies_over_pods_are_over_removals_of_what_was_moved() {
         }
     };
     assert_eq!(removal.script.task_type, TaskKind::CheckpointGc);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -216,7 +216,7 @@ async fn a_removal_that_runs_too_long_is_ended_and_says_why() {
     let task = cluster.until(&owner, &path, ended).await;
     let reason = task["task"]["allocations"][0]["exitReason"].to_string();
     assert!(reason.contains("checkpoint_removal_timeout"), "{reason}");
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]

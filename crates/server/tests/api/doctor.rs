@@ -154,7 +154,7 @@ async fn the_doctor_asks_every_rank_and_names_the_odd_one_out() {
         kinds.clone().all(|event| event["kind"] != "silent"),
         "{events}"
     );
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ async fn what_does_not_answer_is_named_with_the_reason() {
     assert!(refusal.contains("0 to 60"), "{refusal}");
     let refusal = client.post("/api/v1/trials/9/diagnose", json!({})).await;
     assert!(refusal.refused(404).contains("trial \"9\" not found"));
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -226,7 +226,7 @@ async fn one_user_has_two_trials_examined_at_once_and_others_have_theirs() {
         answers(&cluster, &mut other, says("futex", "f (x.py:1)")),
     );
     again.ok();
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn a_diagnosis_is_taken_from_the_containers_own_task_only() {
     let long = json!({"diagnosis": {"processes": [{"command": "x".repeat(2 << 20)}]}});
     own.post(&path, long).await.refused(413);
     drop(other);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -304,5 +304,5 @@ async fn a_trial_that_reports_nothing_says_in_its_log_and_record_which_rank_hang
         )),
         "{texts:?}"
     );
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }

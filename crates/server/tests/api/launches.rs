@@ -413,7 +413,7 @@ async fn a_generic_task_is_paused_activated_and_killed_with_its_children() {
         .await
         .refused(400);
     assert!(refusal.contains("has ended"), "{refusal}");
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -516,7 +516,7 @@ async fn a_task_kills_no_other_users_tasks_by_way_of_a_child() {
     let state = ada.get(&format!("/api/v1/tasks/{root}")).await.ok()["task"]["taskState"].clone();
     assert_eq!(state, "GENERIC_TASK_STATE_ACTIVE");
     bob.post(&path, kill).await.ok();
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -547,7 +547,7 @@ async fn work_without_slots_is_not_named_where_slots_are_waited_for() {
         basis.contains(&holder) && !basis.contains(&light),
         "{basis}"
     );
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -631,7 +631,7 @@ async fn a_notebook_that_opted_in_is_preempted_and_started_again() {
             .as_str()
             .ends_with(".3")
     );
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -652,7 +652,7 @@ async fn services_that_did_not_opt_in_are_neither_paused_nor_preemptible() {
     started(&mut agent).await;
     let pause = format!("/api/v1/tasks/{task}/pause");
     ada.post(&pause, Value::Null).await.refused(400);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -687,7 +687,7 @@ async fn a_generic_task_that_asks_for_the_signal_saves_before_it_is_paused() {
         until_state(&cluster, &ada, &task, "GENERIC_TASK_STATE_PAUSED").await;
         ada.post(&path("unpause"), Value::Null).await.ok();
     }
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]

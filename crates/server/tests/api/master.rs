@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::json;
 use tracing_subscriber::layer::SubscriberExt;
 
-use crate::support::Cluster;
+use crate::support::{Cluster, WhyUnchecked};
 
 #[tokio::test]
 async fn a_start_that_failed_lets_go_of_the_database() {
@@ -68,7 +68,7 @@ async fn health_says_when_the_database_is_away() {
     );
     // Who the master is does not need the database.
     cluster.client().get("/info").await.ok();
-    cluster.stop_unchecked().await;
+    cluster.stop_unchecked(WhyUnchecked::StoreClosed).await;
 }
 
 #[tokio::test]

@@ -144,7 +144,7 @@ async fn a_reload_changes_the_pools_of_a_cluster_in_which_tasks_run() {
     let path = format!("/api/v1/tasks/{before}");
     let task = world.user.get(&path).await.ok();
     assert!(task["task"]["endTime"].is_null(), "{task}");
-    world.cluster.stop_unchecked().await;
+    world.cluster.stop().await;
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ async fn a_notebook_starts_with_its_token_certificate_and_idle_check() {
     assert_ne!(variable(&other, "DET_NOTEBOOK_TOKEN"), Some(token));
     assert_eq!(other.script.idle_check, None);
     assert!(!shuts_kernels_down(&other));
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn the_token_of_a_notebook_is_for_its_owner_and_the_owners_tasks_alone() {
     let (_, made) = launch(&admin, json!({})).await;
     let address = made["notebook"]["serviceAddress"].as_str().unwrap();
     assert!(address.contains("?token="), "{address}");
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -233,5 +233,5 @@ async fn the_token_of_a_notebook_opens_its_service_to_programs_and_not_to_pages(
         "{asks:?}"
     );
     asked.abort();
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }

@@ -253,7 +253,7 @@ async fn a_browser_is_led_to_the_host_of_services_and_gets_a_cookie_for_one_serv
     let forged = browser.request(Method::POST, SERVICES, &format!("/proxy/{id}/data"));
     let forged = forged.header("Sec-Fetch-Site", "same-site");
     assert_eq!(forged.send().await.unwrap().status(), 403);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -280,7 +280,7 @@ async fn cookies_of_the_way_are_kept_from_scripts_and_other_sites() {
         assert!(!cookie.contains(ada.token()), "{cookie}");
         assert!(!cookie.to_ascii_lowercase().contains("domain"), "{cookie}");
     }
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -346,7 +346,7 @@ async fn the_host_of_services_has_nothing_else() {
         .get(&format!("/proxy/{other}/"))
         .await;
     assert!(matches!(refusal.status, 401 | 503), "{refusal:?}");
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -368,7 +368,7 @@ async fn programs_with_a_token_stay_on_the_host_of_the_api() {
         .and("Sec-Fetch-Site", "same-origin");
     let refusal = session.post(&path, json!({})).await.refused(421);
     assert!(refusal.contains(SERVICES), "{refusal}");
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -418,7 +418,7 @@ async fn a_code_is_good_once_and_in_the_browser_that_asked_for_it() {
         .open(API, &format!("/proxy/{id}/"))
         .await;
     assert!(login.to.unwrap().1.starts_with("/det/login"));
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -452,7 +452,7 @@ async fn a_cookie_that_was_put_before_the_users_own_leads_into_no_other_session(
     browser.cookies.insert(key, "m".repeat(43));
     let refused = browser.open(SERVICES, &enter).await;
     assert_eq!(refused.status, 401, "{}", refused.text);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -483,7 +483,7 @@ async fn what_is_no_mark_of_this_master_is_none() {
             page.set
         );
     }
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 /// Opens a connection of another protocol through the proxy; it stays open.
@@ -516,7 +516,7 @@ async fn the_end_of_a_session_ends_its_cookies_and_what_it_has_open() {
     // Another session of the same user goes on.
     let answer = other.and("Host", API).get(&path).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -548,7 +548,7 @@ async fn connections_end_with_the_right_by_which_they_were_opened() {
     program.end().await;
     program.end().await;
     drop((first, second, third));
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -576,7 +576,7 @@ async fn what_a_task_has_open_ends_with_its_allocation() {
         .await;
     program.end().await;
     drop(open);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -590,5 +590,5 @@ async fn without_a_host_of_services_browsers_get_them_from_the_api() {
     let page = browser.open("localhost", &format!("/proxy/{id}/")).await;
     assert_eq!((page.status, page.text.as_str()), (200, "here"));
     assert!(program.next().await.contains("\r\nhost: localhost"));
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }

@@ -138,7 +138,7 @@ async fn the_key_of_a_shell_is_for_its_owner_and_the_owners_tasks_alone() {
         let shown = admin.get(&path).await.ok().to_string();
         assert!(!shown.contains(line), "{path}: {shown}");
     }
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 /// A cluster in which shells have these ports only.
@@ -208,7 +208,7 @@ async fn shells_on_one_host_have_different_ports_and_those_on_others_may_have_th
     agent.forgets(&spec).await;
     launch(&ada, with_slot()).await;
     assert_eq!(port_of(&agent.next_start().await), port_of(&spec));
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -238,7 +238,7 @@ async fn a_shell_never_has_a_port_that_its_configuration_uses() {
     assert_eq!(listed["shells"], json!([]), "nothing was stored");
     launch(&ada, using(&free[..1])).await;
     assert_eq!(port_of(&agent.next_start().await), free[1]);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -259,7 +259,7 @@ async fn a_linked_user_enters_shells_under_the_linked_name() {
         json!({"user": "svc", "uid": 1234, "group": "lab", "gid": 1235})
     );
     assert_eq!(agent.next_start().await.user.user, group["user"]);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -309,5 +309,5 @@ async fn the_server_of_a_shell_is_reached_without_credentials_over_a_websocket_o
         assert!(refusal.contains("over a WebSocket"), "{refusal}");
     }
     nobody.get(&format!("/proxy/{id}:1/")).await.refused(404);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }

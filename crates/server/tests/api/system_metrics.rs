@@ -464,11 +464,11 @@ async fn a_command_is_measured_if_its_configuration_asks_for_it() {
     let client = cluster.determined().await;
     let shown = client.get(&format!("/api/v1/commands/{id}")).await.ok();
     assert_eq!(shown["config"]["profiling"], json!({"enabled": true}));
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
     let cluster = Cluster::start().await;
     let (_id, spec, _task) = command(&cluster, json!({})).await;
     assert_eq!(spec.script.task_metrics, None);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -521,7 +521,7 @@ async fn what_is_measured_of_a_command_is_stored_once_and_read_by_group_and_page
     let count = |page: &Value| page["metrics"].as_array().unwrap().len();
     assert_eq!(count(&page) + count(&rest), 210);
     assert_eq!(rest["next"], Value::Null);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -550,7 +550,7 @@ async fn what_is_measured_of_a_command_is_its_own_and_bounded() {
     let other = "/api/v1/tasks/another/system_metrics";
     task.post(other, of_container(1..=1)).await.refused(403);
     cluster.determined().await.get(other).await.refused(404);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]

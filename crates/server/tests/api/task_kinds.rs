@@ -289,5 +289,5 @@ async fn log_policies_are_those_of_the_experiment_in_the_tasks_row() {
     let trial = client.get("/api/v1/trials/1").await.ok();
     assert_eq!(trial["trial"]["logPolicyMatched"], "broken", "{trial}");
     // No invariant holds for a row that no life cycle has made.
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }

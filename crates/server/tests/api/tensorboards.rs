@@ -105,7 +105,7 @@ async fn a_tensorboard_shows_experiments_and_trials_of_several_storages_read_onl
             of("/determined_shared_fs_2", second)
         )
     );
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn a_tensorboard_finds_directory_storage_where_the_experiment_mounts_it() 
         text.contains("neither its configuration nor this one mounts"),
         "{text}"
     );
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -185,7 +185,7 @@ async fn what_a_tensorboard_cannot_show_is_refused_before_anything_is_stored() {
     let body = json!({"config": {"resources": {"slots": 2}}, "experimentIds": [shown]});
     let made = ada.post(TENSORBOARDS, body).await.ok();
     assert_eq!(made["config"]["resources"]["slots"], 0);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -219,7 +219,7 @@ async fn what_others_experiments_bring_does_not_run_in_ones_own_tensorboard() {
         assert!(at("/determined_shared_fs"), "the files are shown");
         assert!(sources(&spec).contains(" /determined_shared_fs/x/"));
     }
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 /// What an experiment mounts was allowed when it was created. A TensorBoard of it is a task of today.
@@ -288,5 +288,5 @@ async fn policies_of_today_are_over_what_a_tensorboard_takes_from_its_experiment
     let body = json!({"config": {}, "experimentIds": [older]});
     let refusal = ada.post(TENSORBOARDS, body).await.refused(403);
     assert!(refusal.contains("bind_mounts at \"/ckpts\""), "{refusal}");
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }

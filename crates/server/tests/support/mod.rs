@@ -613,11 +613,16 @@ impl Cluster {
         };
         within("memory and rows to agree", agreed).await;
         invariants::assert_hold(self.master()).await;
-        self.stop_unchecked().await;
+        self.end().await;
     }
 
-    /// The same when the store is closed already and cannot be looked at.
-    pub(crate) async fn stop_unchecked(self) {
+    /// The same where what it left cannot be looked at.
+    pub(crate) async fn stop_unchecked(self, reason: WhyUnchecked) {
+        tracing::debug!(?reason, "what the master left is not checked");
+        self.end().await;
+    }
+
+    async fn end(self) {
         let Self {
             running,
             http,
@@ -628,6 +633,15 @@ impl Cluster {
         within("the master to stop", running.stop()).await;
         drop(directory);
     }
+}
+
+/// Why nothing is checked where a test ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum WhyUnchecked {
+    /// The test has closed the store.
+    StoreClosed,
+    /// The master has ended by itself, in the middle of what it did.
+    MasterEnded,
 }
 
 /// What a master of a test is started with, and what it reads its configuration from.

@@ -105,7 +105,7 @@ async fn a_size_that_no_equal_parts_make_is_started_in_unequal_ones() {
     }
     sizes.sort_unstable();
     assert_eq!(sizes, [3, 4]);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn deletions_of_checkpoints_get_the_pod_that_is_configured_for_them() {
     let removal = next_start(&mut node).await;
     assert_eq!(removal.spec.script.task_type, TaskKind::CheckpointGc);
     assert_eq!(removal.origin.pod_spec, Some(of_deletions));
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
