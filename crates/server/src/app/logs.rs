@@ -28,14 +28,15 @@
 //! master's own come from everywhere, orchestration among others: `Context::write_line`.
 
 pub mod intake;
+pub(crate) mod pattern_work;
 pub mod policies;
 pub mod reading;
 pub mod retention;
 
 use crate::app::context::Context;
+use crate::app::logs::pattern_work::PatternWork;
 use crate::app::logs::policies::LogPolicies;
 use crate::app::ownership::Ownership;
-use crate::app::pattern_work::PatternWork;
 use crate::app::silences::Silences;
 
 /// Logs of tasks: ingesting ([`intake`]) and reading ([`reading`]). Cheap to clone.

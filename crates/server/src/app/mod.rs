@@ -42,7 +42,6 @@ pub mod model_archive;
 pub(crate) mod new_task;
 pub mod orchestration;
 pub mod ownership;
-mod pattern_work;
 pub mod places;
 pub mod pools;
 pub mod preview;

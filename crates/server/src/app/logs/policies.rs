@@ -17,9 +17,9 @@ use crate::app::context::Context;
 use crate::app::log_patterns::{
     CompiledPolicies, MatchedLine, PatternMatches, SEARCH_TIME, thread_time,
 };
+use crate::app::logs::pattern_work::PatternWork;
 use crate::app::offload;
 use crate::app::orchestration::Orchestration;
-use crate::app::pattern_work::PatternWork;
 use crate::error::AppResult;
 
 /// Lines of at least so many bytes are matched on a blocking thread.
