@@ -50,6 +50,7 @@ pub mod series;
 pub(crate) mod stored_series;
 pub(crate) mod stream;
 pub(crate) mod system;
+pub mod task_metrics;
 
 use std::sync::Arc;
 

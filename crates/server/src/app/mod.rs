@@ -61,7 +61,6 @@ pub mod snapshots;
 pub mod specs;
 pub(crate) mod ssh_keys;
 pub mod submission;
-pub mod task_metrics;
 pub mod templates;
 pub mod trials;
 mod turns;
@@ -130,7 +129,7 @@ pub struct Inner {
     /// Tasks that work for no experiment: launching and steering them.
     pub(crate) launches: launches::Launches,
     /// System metrics of launched tasks.
-    pub(crate) task_metrics: task_metrics::TaskMetrics,
+    pub(crate) task_metrics: metrics::task_metrics::TaskMetrics,
     /// Why trials make no progress.
     pub(crate) doctor: doctor::Doctor,
     /// How long the code of running trials has been silent.

@@ -5,8 +5,8 @@ use det_ids::{ContainerId, TaskId};
 use det_store::task_metrics::MeasurementChunk;
 use serde_json::{Map, Value};
 
+use crate::app::metrics::task_metrics::TaskMetrics;
 use crate::app::reads;
-use crate::app::task_metrics::TaskMetrics;
 use crate::auth::Actor;
 use crate::budget::{Budget, Reservation};
 use crate::error::AppResult;
