@@ -13,6 +13,7 @@ mod commands;
 mod context;
 mod error;
 mod key_flags;
+mod kinds;
 mod master;
 mod model_files;
 mod output;

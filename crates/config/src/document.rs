@@ -112,11 +112,7 @@ impl DocumentKind {
         match self {
             Self::Experiment => "an experiment",
             Self::Task => "a task",
-            Self::TaskOf(LaunchKind::Notebook) => "a notebook",
-            Self::TaskOf(LaunchKind::Shell) => "a shell",
-            Self::TaskOf(LaunchKind::Command) => "a command",
-            Self::TaskOf(LaunchKind::TensorBoard) => "a TensorBoard",
-            Self::TaskOf(LaunchKind::Generic) => "a generic task",
+            Self::TaskOf(kind) => kind.task().one(),
             Self::Template => "a template",
             Self::Master => "a master's configuration",
             Self::Agent => "an agent's configuration",

@@ -9,7 +9,7 @@ mod types;
 use std::fmt;
 use std::time::Duration;
 
-use det_taskspec::TaskKind;
+pub use det_taskspec::LaunchKind;
 use serde_json::Value;
 
 use crate::errors::ConfigErrors;
@@ -22,72 +22,11 @@ pub(crate) use checks::{context, for_kind};
 pub(crate) use schema::DOCUMENT as TASK_DOCUMENT;
 pub use schema::{TaskConfig, TaskResources};
 
-/// The kinds of task that users launch with a document of their own: all but trials and the deletion of checkpoints, which
-/// the master makes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LaunchKind {
-    /// A `JupyterLab`.
-    Notebook,
-    /// A shell for SSH.
-    Shell,
-    /// A command that runs to its end.
-    Command,
-    /// A TensorBoard over experiments or trials.
-    TensorBoard,
-    /// A command that can be paused, forked and spread over nodes.
-    Generic,
-}
-
-impl LaunchKind {
-    /// Every kind.
-    pub const ALL: [Self; 5] = [
-        Self::Notebook,
-        Self::Shell,
-        Self::Command,
-        Self::TensorBoard,
-        Self::Generic,
-    ];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Notebook => "notebook",
-            Self::Shell => "shell",
-            Self::Command => "command",
-            Self::TensorBoard => "tensorboard",
-            Self::Generic => "generic",
-        }
-    }
-
-    /// Its name in generated descriptions.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Notebook => "JupyterLab",
-            Self::Shell => "Shell",
-            Self::Command => "Command",
-            Self::TensorBoard => "TensorBoard",
-            Self::Generic => "Task",
-        }
-    }
-
-    /// Slots unless given.
-    pub(crate) fn default_slots(self) -> i64 {
-        match self {
-            Self::TensorBoard => 0,
-            _ => 1,
-        }
-    }
-}
-
-impl From<LaunchKind> for TaskKind {
-    fn from(kind: LaunchKind) -> Self {
-        match kind {
-            LaunchKind::Notebook => Self::Notebook,
-            LaunchKind::Shell => Self::Shell,
-            LaunchKind::Command => Self::Command,
-            LaunchKind::TensorBoard => Self::Tensorboard,
-            LaunchKind::Generic => Self::Generic,
-        }
+/// Slots of a task of this kind, unless given.
+pub(crate) fn default_slots(kind: LaunchKind) -> i64 {
+    match kind {
+        LaunchKind::Tensorboard => 0,
+        LaunchKind::Notebook | LaunchKind::Shell | LaunchKind::Command | LaunchKind::Generic => 1,
     }
 }
 
@@ -127,7 +66,7 @@ impl TaskConfig {
     ) -> Option<Duration> {
         let of_master = match kind {
             LaunchKind::Notebook => notebook_timeout,
-            LaunchKind::TensorBoard => Some(tensorboard_timeout),
+            LaunchKind::Tensorboard => Some(tensorboard_timeout),
             LaunchKind::Shell | LaunchKind::Command | LaunchKind::Generic => return None,
         };
         let own = self

@@ -84,13 +84,7 @@ impl Template {
         if !self.fits_experiments && self.fits_tasks.is_empty() {
             return "experiments and tasks, each with the keys that concern it".to_owned();
         }
-        let tasks = self.fits_tasks.iter().map(|kind| match kind {
-            LaunchKind::Notebook => "notebooks",
-            LaunchKind::Shell => "shells",
-            LaunchKind::Command => "commands",
-            LaunchKind::TensorBoard => "TensorBoards",
-            LaunchKind::Generic => "generic tasks",
-        });
+        let tasks = self.fits_tasks.iter().map(|kind| kind.task().plural());
         let all: Vec<&str> = self
             .fits_experiments
             .then_some("experiments")

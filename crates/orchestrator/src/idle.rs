@@ -131,7 +131,12 @@ pub(crate) fn unused<R: Rows>(
         TaskKind::Notebook => {
             "no request came, and what \"notebook_idle_type\" counts was not there"
         }
-        _ => "no request came",
+        TaskKind::Trial
+        | TaskKind::Shell
+        | TaskKind::Command
+        | TaskKind::Tensorboard
+        | TaskKind::CheckpointGc
+        | TaskKind::Generic => "no request came",
     };
     let cause = Cause::master(format!(
         "it was idle for {} s (\"idle_timeout\"): {what}",

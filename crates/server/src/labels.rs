@@ -77,12 +77,12 @@ impl fmt::Display for TaskLabel<'_> {
 pub(crate) fn noun(kind: TaskKind) -> &'static str {
     match kind {
         TaskKind::Trial => "task of a trial",
-        TaskKind::Notebook => "notebook",
-        TaskKind::Shell => "shell",
-        TaskKind::Command => "command",
-        TaskKind::Tensorboard => "TensorBoard",
-        TaskKind::CheckpointGc => "deletion of checkpoints",
         TaskKind::Generic => "task",
+        TaskKind::Notebook
+        | TaskKind::Shell
+        | TaskKind::Command
+        | TaskKind::Tensorboard
+        | TaskKind::CheckpointGc => kind.noun(),
     }
 }
 

@@ -17,6 +17,7 @@ mod environment;
 mod exit;
 mod facts;
 pub mod guard;
+mod kind;
 mod launch_ssh;
 mod notebook;
 pub mod pods;
@@ -39,6 +40,7 @@ pub use facts::{
     BindMount, ClusterFacts, ContainerRequest, KindFacts, PerDevice, PlaceFacts, PoolDefaults,
     RunsIn, SharedFs, StorageFacts, TaskFacts, TrialFacts,
 };
+pub use kind::{LaunchKind, TaskKind};
 pub use launch_ssh::{LAUNCH_CLIENT_DIR, LAUNCH_CLIENT_FILE, SshKeyPair};
 pub use notebook::{
     IdleCheck, NOTEBOOK_CERTIFICATE_FILE, NOTEBOOK_CERTIFICATE_NAME, NOTEBOOK_PORTS,
@@ -53,7 +55,7 @@ pub use shell::{
 pub use spec::{
     CheckedMount, ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint,
     ExitCause, FIRST_UNPRIVILEGED_ID, Mount, Sampling, Script, SlotGrant, SystemMetrics, TaskFile,
-    TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
+    TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 pub use tensorboard::{TENSORBOARD_PORTS, TensorBoardDetails, TensorBoardSource};
 

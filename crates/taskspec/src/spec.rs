@@ -1,15 +1,12 @@
 //! The specification of one container, as the master sends it to the place that runs it.
 
-use std::ops::RangeInclusive;
-
 use det_ids::{AllocationId, ContainerId, SlotId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
-use crate::notebook::{IdleCheck, NOTEBOOK_PORTS};
+use crate::kind::TaskKind;
+use crate::notebook::IdleCheck;
 use crate::registry::RegistryAuth;
-use crate::shell::SHELL_PORTS;
-use crate::tensorboard::TENSORBOARD_PORTS;
 
 /// One container of an allocation, as its place is to run it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -98,56 +95,6 @@ impl SlotGrant {
         match self {
             Self::Devices(slots) => slots.clone(),
             Self::Count(count) => (0..*count).map(SlotId).collect(),
-        }
-    }
-}
-
-/// Kind of a task. The names are those of the wire and of `DET_TASK_TYPE`.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Hash,
-    Serialize,
-    Deserialize,
-    EnumString,
-    IntoStaticStr,
-    VariantNames,
-)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
-pub enum TaskKind {
-    /// A trial of an experiment.
-    Trial,
-    /// A Jupyter notebook.
-    Notebook,
-    /// A shell that users enter with SSH.
-    Shell,
-    /// A command.
-    Command,
-    /// A TensorBoard.
-    Tensorboard,
-    /// Deletion of checkpoints' files.
-    CheckpointGc,
-    /// Anything else that runs in a container.
-    Generic,
-}
-
-impl TaskKind {
-    /// Its name on the wire: `TRIAL`, `CHECKPOINT_GC`.
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-
-    /// The ports that the service of such a task may have; `None` = the kind brings none.
-    pub fn service_ports(self) -> Option<RangeInclusive<u16>> {
-        match self {
-            Self::Trial | Self::Command | Self::CheckpointGc | Self::Generic => None,
-            Self::Shell => Some(SHELL_PORTS),
-            Self::Notebook => Some(NOTEBOOK_PORTS),
-            Self::Tensorboard => Some(TENSORBOARD_PORTS),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Finding workspaces, projects and resource pools by their names, and tasks by the beginnings of their ids.
 
 use det_client::{Client, ClientError, Query, api_path};
+use det_taskspec::TaskKind;
 use serde_json::Value;
 
 use crate::error::CliError;
@@ -69,9 +70,6 @@ pub(crate) fn pool<'a>(answer: &'a Value, name: Option<&str>) -> Result<&'a Valu
     })
 }
 
-/// The lists of launched tasks in the API: each has those that live and those that ended in the last day.
-const LAUNCHED: [&str; 4] = ["commands", "notebooks", "shells", "tensorboards"];
-
 /// The whole id of a task, of any kind, of which the beginning is given. Not all tasks that have ended are listed, so text
 /// that is the beginning of no id is returned as a whole id.
 pub(crate) async fn task_id(client: &Client, given: String) -> Result<String, CliError> {
@@ -90,8 +88,8 @@ pub(crate) async fn task_id(client: &Client, given: String) -> Result<String, Cl
     if let Some(found) = by_beginning("task", &given, &ids)? {
         return Ok(found);
     }
-    // None at work: one that has ended may be meant.
-    for collection in LAUNCHED {
+    // None at work: one that has ended may be meant. Each list has those that live and those that ended in the last day.
+    for collection in TaskKind::ALL.into_iter().filter_map(TaskKind::collection) {
         match client.get(&api_path([collection]), &Query::new()).await {
             Ok(answer) => ids.extend(items(&answer[collection]).map(|task| text(task, "id"))),
             Err(ClientError::NotFound { .. }) => {}

@@ -6,9 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::Args;
 use det_client::{Client, Query, api_path};
 use det_ids::TrialId;
+use det_taskspec::TaskKind;
 use serde_json::{Value, json};
 
 use crate::error::CliError;
+use crate::kinds;
 use crate::table::{Format, FormatArgs, Listing};
 use crate::values::{items, members, number, plain, rounded, size, text, time};
 
@@ -157,8 +159,8 @@ pub(crate) async fn print_of_task(
         .get(&api_path(["tasks", task_id]), &Query::new())
         .await?;
     let task = &answer["task"];
-    let kind = text(task, "taskType");
-    if kind == "TASK_TYPE_TRIAL" {
+    let kind = kinds::of_task(task)?;
+    if kind == TaskKind::Trial {
         return Err(CliError::request(format!(
             "task {task_id} is that of a trial, whose metrics are in the trial"
         ))
@@ -167,7 +169,7 @@ pub(crate) async fn print_of_task(
     let about = MetricSubject {
         what: format!("task {task_id}"),
         has_ended: task["endTime"].is_string(),
-        profiled: profiled(client, task_id, &kind).await?,
+        profiled: profiled(client, task_id, kind).await?,
         is_trial: false,
         groups: match &args.group {
             Some(_) => groups_of_task(client, task_id).await?,
@@ -177,27 +179,21 @@ pub(crate) async fn print_of_task(
     Err(about.nothing(args.group.as_deref(), &names))
 }
 
-/// Whether the configuration of a task has it measured. `kind` is the API's name of its kind.
-async fn profiled(client: &Client, task_id: &str, kind: &str) -> Result<bool, CliError> {
-    let config = match kind {
-        "TASK_TYPE_GENERIC" => {
+/// Whether the configuration of a task of this kind has it measured.
+async fn profiled(client: &Client, task_id: &str, kind: TaskKind) -> Result<bool, CliError> {
+    let config = match (kind, kind.collection()) {
+        (TaskKind::Generic, _) => {
             let path = api_path(["tasks", task_id, "config"]);
             let answer = client.get(&path, &Query::new()).await?;
             serde_json::from_str(&text(&answer, "config")).unwrap_or_default()
         }
-        kind => {
-            let resource = match kind {
-                "TASK_TYPE_COMMAND" => "commands",
-                "TASK_TYPE_NOTEBOOK" => "notebooks",
-                "TASK_TYPE_SHELL" => "shells",
-                "TASK_TYPE_TENSORBOARD" => "tensorboards",
-                // Tasks of the platform's own have no configuration.
-                _ => return Ok(false),
-            };
-            let path = api_path([resource, task_id]);
+        (_, Some(collection)) => {
+            let path = api_path([collection, task_id]);
             let mut answer = client.get(&path, &Query::new()).await?;
             answer["config"].take()
         }
+        // Tasks of the platform's own have no configuration.
+        (_, None) => return Ok(false),
     };
     Ok(config["profiling"]["enabled"] == true)
 }

@@ -42,7 +42,7 @@ const NAMES: &[(&str, DocumentKind)] = &[
     ("notebook", DocumentKind::TaskOf(LaunchKind::Notebook)),
     ("jupyter", DocumentKind::TaskOf(LaunchKind::Notebook)),
     ("shell", DocumentKind::TaskOf(LaunchKind::Shell)),
-    ("tensorboard", DocumentKind::TaskOf(LaunchKind::TensorBoard)),
+    ("tensorboard", DocumentKind::TaskOf(LaunchKind::Tensorboard)),
     ("command", DocumentKind::TaskOf(LaunchKind::Command)),
     ("cmd", DocumentKind::TaskOf(LaunchKind::Command)),
     ("generic", DocumentKind::TaskOf(LaunchKind::Generic)),
@@ -54,8 +54,8 @@ const NAMES: &[(&str, DocumentKind)] = &[
 
 /// Keys that only one kind of task has.
 const OF_ONE_TASK: &[(&str, LaunchKind)] = &[
-    ("tensorboard_args", LaunchKind::TensorBoard),
-    ("inherit_mounts", LaunchKind::TensorBoard),
+    ("tensorboard_args", LaunchKind::Tensorboard),
+    ("inherit_mounts", LaunchKind::Tensorboard),
     ("notebook_idle_type", LaunchKind::Notebook),
     ("kernel_idle_timeout", LaunchKind::Notebook),
     ("idle_timeout", LaunchKind::Notebook),

@@ -10,7 +10,7 @@ use crate::master::Underlay;
 use crate::origin::Layer;
 use crate::policies::ONE_POOL;
 use crate::schema::Findings;
-use crate::task::{LaunchKind, TaskConfig, context, for_kind, mask_with_variables};
+use crate::task::{LaunchKind, TaskConfig, context, default_slots, for_kind, mask_with_variables};
 use crate::workload::Workload;
 use crate::yaml::{Node, Tree};
 
@@ -67,7 +67,7 @@ impl Rules for LaunchKind {
         ));
         // The kind's default has no place: no user or caller gave it.
         layers.push(Node::from(
-            &json!({"resources": {"slots": self.default_slots()}}),
+            &json!({"resources": {"slots": default_slots(*self)}}),
         ));
         layers
     }
@@ -111,5 +111,5 @@ impl PolicedSubmission<'_, LaunchKind> {
 fn slots(kind: LaunchKind, root: &Node) -> i64 {
     root.find(SLOTS_OF_TASK)
         .and_then(Node::integer)
-        .unwrap_or_else(|| kind.default_slots())
+        .unwrap_or_else(|| default_slots(kind))
 }

@@ -46,8 +46,8 @@ pub(crate) fn for_kind(findings: &mut Findings, kind: LaunchKind, root: &mut Nod
     slots(findings, kind, root);
     single_node(findings, kind, root);
     let ignored = |key: &str| match key {
-        "tensorboard_args" | "inherit_mounts" => kind != LaunchKind::TensorBoard,
-        "idle_timeout" => !matches!(kind, LaunchKind::Notebook | LaunchKind::TensorBoard),
+        "tensorboard_args" | "inherit_mounts" => kind != LaunchKind::Tensorboard,
+        "idle_timeout" => !matches!(kind, LaunchKind::Notebook | LaunchKind::Tensorboard),
         "notebook_idle_type" | "kernel_idle_timeout" => kind != LaunchKind::Notebook,
         _ => false,
     };
@@ -66,7 +66,7 @@ pub(crate) fn for_kind(findings: &mut Findings, kind: LaunchKind, root: &mut Nod
                 .is_some_and(|field| crate::schema::says_nothing(given, field));
             if !says_nothing {
                 let what = match kind {
-                    LaunchKind::Generic => "generic task",
+                    LaunchKind::Generic => kind.task().noun(),
                     kind => kind.name(),
                 };
                 let message = format!("means nothing for a {what}");
@@ -91,7 +91,7 @@ fn entrypoint(findings: &mut Findings, kind: LaunchKind, root: &Node) {
                 );
             }
         }
-        LaunchKind::Notebook | LaunchKind::Shell | LaunchKind::TensorBoard => {
+        LaunchKind::Notebook | LaunchKind::Shell | LaunchKind::Tensorboard => {
             if let (Some(node), false) = (given, is_empty) {
                 let message = format!("is ignored: a {} brings its own", kind.name());
                 findings.warn_in("entrypoint", node.at.as_ref(), message);
@@ -102,7 +102,7 @@ fn entrypoint(findings: &mut Findings, kind: LaunchKind, root: &Node) {
 
 /// A TensorBoard has no slots.
 fn slots(findings: &mut Findings, kind: LaunchKind, root: &mut Node) {
-    if kind != LaunchKind::TensorBoard {
+    if kind != LaunchKind::Tensorboard {
         return;
     }
     let Some(slots) = root

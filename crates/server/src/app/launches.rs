@@ -196,7 +196,7 @@ impl Launches {
             }),
             LaunchKind::Shell => TaskDetails::Shell(shell::new_details()?),
             LaunchKind::Notebook => TaskDetails::Notebook(notebook::new_details(config, &master)?),
-            LaunchKind::TensorBoard => {
+            LaunchKind::Tensorboard => {
                 let exhibits = exhibits.ok_or_else(|| {
                     AppError::internal(anyhow::anyhow!("nothing was loaded for a TensorBoard"))
                 })?;

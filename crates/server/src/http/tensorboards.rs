@@ -78,7 +78,7 @@ async fn launch_tensorboard(
             .map(TrialId)
             .collect(),
     };
-    let mut request = launch_request!(LaunchKind::TensorBoard, body);
+    let mut request = launch_request!(LaunchKind::Tensorboard, body);
     request.tensorboard = shows;
     let (made, view) =
         changes::launch_tensorboard(&master.changes.launches, &actor, request, more).await?;

@@ -180,7 +180,7 @@ const SHORT: usize = 40;
 /// start too, which CSV has not: programs read its columns.
 fn listing(kind: &Kind, format: Format, width: Option<usize>, found: &[Value]) -> Listing {
     let columns = match kind.launch {
-        LaunchKind::TensorBoard => OF_TENSORBOARDS,
+        LaunchKind::Tensorboard => OF_TENSORBOARDS,
         LaunchKind::Notebook | LaunchKind::Shell | LaunchKind::Command | LaunchKind::Generic => {
             COLUMNS
         }

@@ -28,7 +28,7 @@ pub(crate) use config::ConfigArgs;
 pub(crate) use follow::follow;
 pub(crate) use launch::{Launch, LaunchArgs};
 pub(crate) use list::ListArgs;
-pub(crate) use other::require_kind;
+pub(crate) use other::{instead, require_kind};
 pub(crate) use page::{open_page, start_page};
 pub(crate) use ready::until_ready;
 pub(crate) use steer::{Turn, note_ended, turn};
@@ -49,49 +49,19 @@ pub(crate) struct Kind {
 }
 
 /// The kind of commands: programs that run once.
-pub(crate) static COMMAND: Kind = Kind {
-    launch: LaunchKind::Command,
-    noun: "command",
-    group: "cmd",
-    collection: "commands",
-    member: "command",
-};
+pub(crate) static COMMAND: Kind = Kind::new(LaunchKind::Command, "cmd");
 
 /// The kind of shells: SSH servers.
-pub(crate) static SHELL: Kind = Kind {
-    launch: LaunchKind::Shell,
-    noun: "shell",
-    group: "shell",
-    collection: "shells",
-    member: "shell",
-};
+pub(crate) static SHELL: Kind = Kind::new(LaunchKind::Shell, "shell");
 
 /// The kind of notebooks: `JupyterLab`.
-pub(crate) static NOTEBOOK: Kind = Kind {
-    launch: LaunchKind::Notebook,
-    noun: "notebook",
-    group: "notebook",
-    collection: "notebooks",
-    member: "notebook",
-};
+pub(crate) static NOTEBOOK: Kind = Kind::new(LaunchKind::Notebook, "notebook");
 
 /// The kind of TensorBoards.
-pub(crate) static TENSORBOARD: Kind = Kind {
-    launch: LaunchKind::TensorBoard,
-    noun: "TensorBoard",
-    group: "tensorboard",
-    collection: "tensorboards",
-    member: "tensorboard",
-};
+pub(crate) static TENSORBOARD: Kind = Kind::new(LaunchKind::Tensorboard, "tensorboard");
 
-/// The kind of generic tasks, of which the API has no list.
-pub(crate) static GENERIC: Kind = Kind {
-    launch: LaunchKind::Generic,
-    noun: "task",
-    group: "task",
-    collection: "tasks",
-    member: "task",
-};
+/// The kind of generic tasks, of which the API has no list, and which it calls tasks.
+pub(crate) static GENERIC: Kind = Kind::new(LaunchKind::Generic, "task");
 
 /// How a task ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -103,6 +73,33 @@ pub(crate) struct End {
 }
 
 impl Kind {
+    /// The kind of a launch, with its group of commands.
+    const fn new(launch: LaunchKind, group: &'static str) -> Self {
+        let task = launch.task();
+        let (noun, collection, member) = match task.collection() {
+            Some(collection) => (task.noun(), collection, task.word()),
+            None => ("task", "tasks", "task"),
+        };
+        Self {
+            launch,
+            noun,
+            group,
+            collection,
+            member,
+        }
+    }
+
+    /// The kind of a launch.
+    pub(crate) fn of(launch: LaunchKind) -> &'static Self {
+        match launch {
+            LaunchKind::Command => &COMMAND,
+            LaunchKind::Shell => &SHELL,
+            LaunchKind::Notebook => &NOTEBOOK,
+            LaunchKind::Tensorboard => &TENSORBOARD,
+            LaunchKind::Generic => &GENERIC,
+        }
+    }
+
     /// `/api/v1/commands/ID`, and what is below it.
     pub(crate) fn path<'a>(&self, id: &'a str, below: impl IntoIterator<Item = &'a str>) -> String {
         let whole = [self.collection, id].into_iter().chain(below);

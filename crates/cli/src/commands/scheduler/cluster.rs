@@ -11,12 +11,14 @@ use det_scenario::{
     ServiceTarget, Start, Step, StepTime, Submission, WorkspaceSettings,
 };
 use det_scheduler::{Fitting, Policy, PoolSettings};
+use det_taskspec::TaskKind;
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::commands::lookup;
 use crate::context::Context;
 use crate::error::CliError;
+use crate::kinds;
 use crate::values::{items, last_part, members, number, text};
 
 /// Jobs in one page of the queue.
@@ -54,8 +56,9 @@ pub(super) async fn ask(context: &Context, pool: Option<&str>) -> Result<Answers
     let tasks = client.get(&api_path(["tasks"]), &none).await?;
     let jobs = jobs(&client, &name).await?;
     let (mut resources, mut states) = (BTreeMap::new(), BTreeMap::new());
-    for job in jobs.iter().map(|job| &job["full"]) {
-        if text(job, "type") == "TYPE_EXPERIMENT" {
+    let seen = jobs.iter().map(|job| &job["full"]);
+    for job in seen.filter(|job| !job.is_null()) {
+        if kinds::of_job(job)? == TaskKind::Trial {
             let id = text(job, "entityId");
             let answer = client
                 .get(&api_path(["experiments", id.as_str()]), &none)
@@ -179,7 +182,7 @@ pub(super) fn scenario(
     for job in &answers.jobs {
         match &job["full"] {
             Value::Null => hidden += 1,
-            full => order.extend(world.job(full)),
+            full => order.extend(world.job(full)?),
         }
     }
     if hidden > 0 {
@@ -349,8 +352,9 @@ struct World<'a> {
 }
 
 impl World<'_> {
-    /// Adds the tasks of a job; returns the key of its position in the queue.
-    fn job(&mut self, job: &Value) -> Option<(u8, i64, String)> {
+    /// Adds the tasks of a job; returns the key of its position in the queue, if it has tasks. Errs for a job of an unknown
+    /// kind.
+    fn job(&mut self, job: &Value) -> Result<Option<(u8, i64, String)>, CliError> {
         let name = text(job, "entityId");
         let pool = text(job, "resourcePool");
         let mut own: Vec<&Value> = self
@@ -362,7 +366,7 @@ impl World<'_> {
             })
             .collect();
         own.sort_by_key(|allocation| text(allocation, "registeredTime"));
-        let (kind, resources) = (kind_of(job), self.answers.resources.get(&name));
+        let (kind, resources) = (kind_of(job)?, self.answers.resources.get(&name));
         let resources = resources.unwrap_or(&Value::Null);
         let submitted = text(job, "submissionTime");
         let settings = JobSettings {
@@ -413,7 +417,7 @@ impl World<'_> {
             self.operations.push(Operation::Pause(vec![name.clone()]));
         }
         let age = i64::try_from(self.since(&submitted).as_micros()).unwrap_or(i64::MAX);
-        (!own.is_empty()).then(|| (settings.priority.unwrap_or(42), -age, name))
+        Ok((!own.is_empty()).then(|| (settings.priority.unwrap_or(42), -age, name)))
     }
 
     /// Adds the allocations of no job, such as those that delete checkpoints, which hold slots or places too.
@@ -521,16 +525,17 @@ fn moves(order: &[(u8, i64, String)]) -> Vec<Operation> {
     found
 }
 
-fn kind_of(job: &Value) -> Kind {
-    match text(job, "type").as_str() {
-        "TYPE_NOTEBOOK" => Kind::Notebook,
-        "TYPE_SHELL" => Kind::Shell,
-        "TYPE_COMMAND" => Kind::Command,
-        "TYPE_TENSORBOARD" => Kind::Tensorboard,
-        "TYPE_GENERIC" => Kind::Generic,
-        "TYPE_CHECKPOINT_GC" => Kind::CheckpointGc,
-        _ => Kind::Trial,
-    }
+/// The kind of a job, as descriptions have it.
+fn kind_of(job: &Value) -> Result<Kind, CliError> {
+    Ok(match kinds::of_job(job)? {
+        TaskKind::Trial => Kind::Trial,
+        TaskKind::Notebook => Kind::Notebook,
+        TaskKind::Shell => Kind::Shell,
+        TaskKind::Command => Kind::Command,
+        TaskKind::Tensorboard => Kind::Tensorboard,
+        TaskKind::Generic => Kind::Generic,
+        TaskKind::CheckpointGc => Kind::CheckpointGc,
+    })
 }
 
 /// A number that is not negative and fits `T`, also where the wire writes it as text.
@@ -773,6 +778,14 @@ mod tests {
             .map(|entry| entry.job.as_str())
             .collect();
         assert_eq!(queue[..3], ["nb", "12", "1"]);
+    }
+
+    #[test]
+    fn a_job_of_an_unknown_kind_is_refused_and_not_taken_for_an_experiment() {
+        let mut answers = answers();
+        answers.jobs[0]["full"]["type"] = json!("TYPE_AGENT");
+        let error = scenario(&answers, now(), HOUR).unwrap_err();
+        assert!(error.to_string().contains("TYPE_AGENT"), "{error}");
     }
 
     #[test]

@@ -7,16 +7,17 @@ use clap::Args;
 use det_client::{Client, ClientError, Query, api_path};
 use det_config::document::DocumentKind;
 use det_config::yaml::to_yaml;
+use det_taskspec::{LaunchKind, TaskKind};
 use serde_json::{Value, json};
 
 use crate::commands::launched::{
-    COMMAND, ConfigArgs, GENERIC, Kind, NOTEBOOK, SHELL, TENSORBOARD, Turn, follow, note_ended,
-    require_kind, turn,
+    ConfigArgs, GENERIC, Kind, Turn, follow, instead, note_ended, require_kind, turn,
 };
 use crate::commands::lookup;
 use crate::commands::submission::{UserDocument, warn};
 use crate::context::Context;
 use crate::error::CliError;
+use crate::kinds;
 use crate::output;
 use crate::values::text;
 
@@ -174,25 +175,21 @@ async fn generic(client: &Client, given: String) -> Result<(String, Value), CliE
 async fn launched(client: &Client, given: String) -> Result<(String, &'static Kind), CliError> {
     let id = lookup::task_id(client, given).await?;
     let answer = GENERIC.get(client, &id).await?;
-    let (kind, instead) = match text(&answer["task"], "taskType").as_str() {
-        "TASK_TYPE_TRIAL" => (
-            "a trial",
-            "`det experiment pause` and `det experiment activate` are for trials",
-        ),
-        "TASK_TYPE_CHECKPOINT_GC" => (
-            "a deletion of checkpoints",
-            "it ends by itself; its owner can end it with `det task kill`",
-        ),
-        "TASK_TYPE_COMMAND" => return Ok((id, &COMMAND)),
-        "TASK_TYPE_NOTEBOOK" => return Ok((id, &NOTEBOOK)),
-        "TASK_TYPE_SHELL" => return Ok((id, &SHELL)),
-        "TASK_TYPE_TENSORBOARD" => return Ok((id, &TENSORBOARD)),
-        _ => return Ok((id, &GENERIC)),
+    let kind = kinds::of_task(&answer["task"])?;
+    if let Some(launch) = LaunchKind::of(kind) {
+        return Ok((id, Kind::of(launch)));
+    }
+    let hint = match kind {
+        TaskKind::Trial => {
+            "`det experiment pause` and `det experiment activate` are for trials".to_owned()
+        }
+        kind => instead(kind),
     };
-    Err(
-        CliError::request(format!("task {id} is {kind}, which cannot be paused"))
-            .with_hint(instead),
-    )
+    Err(CliError::request(format!(
+        "task {id} is {}, which cannot be paused",
+        kind.one()
+    ))
+    .with_hint(hint))
 }
 
 /// Ends a task at once, with what belongs to it; `root` = with everything that belongs to the same task as it.
@@ -200,7 +197,7 @@ pub(super) async fn kill(client: &Client, id: String, root: bool) -> Result<(), 
     let id = lookup::task_id(client, id).await?;
     let answer = GENERIC.get(client, &id).await?;
     // Deletions of checkpoints have no commands of their own.
-    if text(&answer["task"], "taskType") != "TASK_TYPE_CHECKPOINT_GC" {
+    if kinds::of_task(&answer["task"])? != TaskKind::CheckpointGc {
         require_kind(&GENERIC, &id, &answer["task"])?;
     }
     // One that has ended may belong to others that have not.

