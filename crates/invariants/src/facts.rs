@@ -7,6 +7,7 @@ use det_ids::{
 };
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::record::{EventKind, RecordedState, Subject};
 use det_lifecycle::task::{RestartPolicy, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::UnmanagedState;
@@ -204,14 +205,12 @@ pub struct Search {
 /// A recorded change of state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// `experiment`, `trial`, `allocation`.
-    pub subject_kind: String,
-    /// Id of the experiment, trial or allocation.
-    pub subject_id: String,
-    /// `created`, `state`, `placed`, `ended`, …
-    pub kind: String,
+    /// What changed.
+    pub subject: Subject,
+    /// What happened to it.
+    pub kind: EventKind,
     /// The state after the change; `None` = the event has none.
-    pub to: Option<String>,
+    pub to: Option<RecordedState>,
 }
 
 /// A report of a task.

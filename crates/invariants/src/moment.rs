@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::record::{EventKind, RecordedState, Subject};
 use det_lifecycle::task::{MAX_LOSSES, RestartPolicy, Stop, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::{TrialCounts, experiment_state};
@@ -655,54 +656,58 @@ fn events(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     let Some(events) = &snapshot.events else {
         return;
     };
-    let mut latest_states: HashMap<(&str, &str), &str> = HashMap::new();
-    let mut happened: HashSet<(&str, &str)> = HashSet::new();
+    let mut latest_states: HashMap<&Subject, &RecordedState> = HashMap::new();
+    let mut happened: HashSet<(&Subject, EventKind)> = HashSet::new();
     for event in events {
-        let subject = (event.subject_kind.as_str(), event.subject_id.as_str());
         // An allocation that moves to another pool has an event with both pools.
-        let is_state = event.kind != "resource_pool";
+        let is_state = event.kind != EventKind::ResourcePool;
         if let Some(to) = event.to.as_ref().filter(|_| is_state) {
-            latest_states.insert(subject, to);
+            latest_states.insert(&event.subject, to);
         }
-        if event.subject_kind == "allocation" {
-            happened.insert((&event.subject_id, &event.kind));
-        }
+        happened.insert((&event.subject, event.kind));
     }
-    let mut compare = |kind: &str, id: String, state: &str| {
-        let newest = latest_states.get(&(kind, id.as_str())).copied();
-        if newest != Some(state) {
+    let mut compare = |subject: &Subject, state: RecordedState| {
+        let newest = latest_states.get(subject).copied();
+        if newest != Some(&state) {
+            let newest = newest.map(RecordedState::as_str);
             found.push(Violation::new(
                 10,
-                format!("{kind} {id} is {state}; its newest event has the state {newest:?}"),
+                format!(
+                    "{} {subject} is {state}; its newest event has the state {newest:?}",
+                    subject.kind()
+                ),
             ));
         }
     };
     for experiment in &snapshot.experiments {
         compare(
-            "experiment",
-            experiment.id.to_string(),
-            experiment.state.stored_name(),
+            &Subject::Experiment(experiment.id),
+            experiment.state.state_name().into(),
         );
     }
     for trial in &snapshot.trials {
-        compare("trial", trial.id.to_string(), trial.state.stored_name());
+        compare(&Subject::Trial(trial.id), trial.state.state_name().into());
     }
     for allocation in &snapshot.allocations {
         compare(
-            "allocation",
-            allocation.id.to_string(),
-            allocation.state.name(),
+            &Subject::Allocation(allocation.id.clone()),
+            allocation.state.state_name().into(),
         );
     }
     for allocation in &snapshot.allocations {
-        for (is, kind) in [(allocation.placed, "placed"), (allocation.ended, "ended")] {
-            if is != happened.contains(&(allocation.id.as_str(), kind)) {
+        let subject = Subject::Allocation(allocation.id.clone());
+        for (is, kind) in [
+            (allocation.placed, EventKind::Placed),
+            (allocation.ended, EventKind::Ended),
+        ] {
+            if is != happened.contains(&(&subject, kind)) {
                 found.push(Violation::new(
                     10,
                     format!(
-                        "allocation {} is {}{kind}, and there is {} event of it",
+                        "allocation {} is {}{}, and there is {} event of it",
                         allocation.id,
                         if is { "" } else { "not " },
+                        kind.name(),
                         if is { "no" } else { "an" }
                     ),
                 ));

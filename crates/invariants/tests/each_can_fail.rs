@@ -9,16 +9,21 @@ use det_invariants::{
 };
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::record::{EventKind, RecordedState, Subject};
+use det_lifecycle::state_name::{AllocationStateName, StateName};
 use det_lifecycle::task::{MAX_LOSSES, RestartPolicy, Stop, TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
 
-fn event(subject_kind: &str, subject_id: &str, kind: &str, to: Option<&str>) -> Event {
+fn event(subject: Subject, kind: EventKind, to: impl Into<RecordedState>) -> Event {
     Event {
-        subject_kind: subject_kind.into(),
-        subject_id: subject_id.into(),
-        kind: kind.into(),
-        to: to.map(str::to_owned),
+        subject,
+        kind,
+        to: Some(to.into()),
     }
+}
+
+fn of_allocation(id: &str, kind: EventKind, to: AllocationStateName) -> Event {
+    event(Subject::Allocation(id.into()), kind, to)
 }
 
 fn report(what: ReportContent) -> Report {
@@ -124,15 +129,35 @@ fn sound() -> Snapshot {
             asked_for: BTreeMap::from([("request-1".into(), false), ("request-2".into(), false)]),
         }],
         events: Some(vec![
-            event("experiment", "1", "created", Some("ACTIVE")),
-            event("trial", "1", "created", Some("ACTIVE")),
-            event("trial", "2", "created", Some("ACTIVE")),
-            event("allocation", "task-1.1", "placed", Some("ASSIGNED")),
-            event("allocation", "task-1.1", "ended", Some("TERMINATED")),
-            event("allocation", "task-1.2", "placed", Some("ASSIGNED")),
-            event("allocation", "task-1.2", "state", Some("READY")),
-            event("allocation", "task-2.1", "created", Some("PENDING")),
-            event("allocation", "task-2.1", "resource_pool", Some("other")),
+            event(
+                Subject::Experiment(ExperimentId(1)),
+                EventKind::Created,
+                StateName::Active,
+            ),
+            event(
+                Subject::Trial(TrialId(1)),
+                EventKind::Created,
+                StateName::Active,
+            ),
+            event(
+                Subject::Trial(TrialId(2)),
+                EventKind::Created,
+                StateName::Active,
+            ),
+            of_allocation("task-1.1", EventKind::Placed, AllocationStateName::Assigned),
+            of_allocation(
+                "task-1.1",
+                EventKind::Ended,
+                AllocationStateName::Terminated,
+            ),
+            of_allocation("task-1.2", EventKind::Placed, AllocationStateName::Assigned),
+            of_allocation("task-1.2", EventKind::State, AllocationStateName::Ready),
+            of_allocation("task-2.1", EventKind::Created, AllocationStateName::Pending),
+            event(
+                Subject::Allocation("task-2.1".into()),
+                EventKind::ResourcePool,
+                RecordedState::ResourcePool("other".to_owned()),
+            ),
         ]),
         acknowledged: vec![metric(1), metric(2)],
         stored: vec![

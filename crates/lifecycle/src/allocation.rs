@@ -74,6 +74,7 @@ use det_ids::ContainerId;
 use serde::{Deserialize, Serialize};
 
 use crate::Step;
+use crate::state_name::AllocationStateName;
 
 /// The state of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -373,20 +374,25 @@ impl AllocationState {
         }
     }
 
-    /// The name in the ordered record of changes: another one for each state, whatever the data in it.
-    pub fn name(&self) -> &'static str {
+    /// The name in the ordered record of changes.
+    pub fn state_name(&self) -> AllocationStateName {
         match self {
-            Self::Pending => "PENDING",
-            Self::Starting(Phase::Assigned) => "ASSIGNED",
-            Self::Starting(Phase::Pulling) => "PULLING",
-            Self::Starting(Phase::Starting) => "STARTING",
-            Self::Starting(Phase::Running) => "RUNNING",
-            Self::Ready => "READY",
-            Self::Preempting => "PREEMPTING",
-            Self::Saving => "SAVING",
-            Self::Killing { .. } => "TERMINATING",
-            Self::Terminated { .. } => "TERMINATED",
+            Self::Pending => AllocationStateName::Pending,
+            Self::Starting(Phase::Assigned) => AllocationStateName::Assigned,
+            Self::Starting(Phase::Pulling) => AllocationStateName::Pulling,
+            Self::Starting(Phase::Starting) => AllocationStateName::Starting,
+            Self::Starting(Phase::Running) => AllocationStateName::Running,
+            Self::Ready => AllocationStateName::Ready,
+            Self::Preempting => AllocationStateName::Preempting,
+            Self::Saving => AllocationStateName::Saving,
+            Self::Killing { .. } => AllocationStateName::Terminating,
+            Self::Terminated { .. } => AllocationStateName::Terminated,
         }
+    }
+
+    /// The text of its [`AllocationStateName`].
+    pub fn name(&self) -> &'static str {
+        self.state_name().name()
     }
 }
 

@@ -7,10 +7,12 @@ use det_ids::{
     AllocationId, CheckpointId, ExperimentId, JobId, PlaceId, ProjectId, TaskId, TrialId,
     WorkspaceId,
 };
-use strum::{EnumDiscriminants, EnumString, IntoStaticStr, VariantNames};
+use strum::{Display, EnumDiscriminants, EnumString, IntoStaticStr, VariantNames};
+
+use crate::state_name::{AllocationStateName, CheckpointState, StateName, TaskStateName};
 
 /// What a change is about.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, EnumDiscriminants)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, EnumDiscriminants)]
 #[strum_discriminants(
     name(SubjectKind),
     doc = "What kind of [`Subject`] it is, with its name in the record.",
@@ -42,7 +44,7 @@ pub enum Subject {
     /// A project, by its number.
     Project(ProjectId),
     /// The configuration policies of a workspace (0 = of the cluster) for one kind of workload.
-    ConfigPolicies(WorkspaceId, String),
+    ConfigPolicies(WorkspaceId, PolicyWorkload),
     /// The master, by the id of its cluster.
     Master(String),
     /// The database, by its kind: `sqlite` or `postgres`.
@@ -71,7 +73,7 @@ impl Subject {
             SubjectKind::Project => number(id).map(ProjectId).map(Self::Project),
             SubjectKind::ConfigPolicies => id.split_once('/').and_then(|(workspace, workload)| {
                 let workspace = number(workspace).map(WorkspaceId)?;
-                Some(Self::ConfigPolicies(workspace, workload.to_owned()))
+                Some(Self::ConfigPolicies(workspace, workload.parse().ok()?))
             }),
             SubjectKind::Task => Some(Self::Task(id.into())),
             SubjectKind::Allocation => Some(Self::Allocation(id.into())),
@@ -85,6 +87,29 @@ impl Subject {
         };
         read.ok_or_else(wrong)
     }
+}
+
+/// The kind of work that configuration policies are for, as it is stored and recorded.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Display,
+    EnumString,
+    IntoStaticStr,
+    VariantNames,
+)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+pub enum PolicyWorkload {
+    /// Experiments and their trials.
+    Experiment,
+    /// Notebooks, `TensorBoard`s, shells and commands.
+    Ntsc,
 }
 
 fn number(id: &str) -> Option<i64> {
@@ -123,7 +148,7 @@ pub enum ActorName {
     /// A place; the record calls it an agent, as its readers do.
     Place(PlaceId),
     /// A signal to the master's process, by its name.
-    Signal(&'static str),
+    Signal(Signal),
     /// The master by itself.
     Master,
 }
@@ -133,7 +158,77 @@ impl ActorName {
     pub fn user(name: impl AsRef<str>) -> Self {
         Self::User(name.as_ref().into())
     }
+
+    /// The actor of this text, as [`fmt::Display`] writes it.
+    ///
+    /// # Errors
+    /// The text names none; the message contains it.
+    pub fn read(text: &str) -> Result<Self, String> {
+        let read = match text.split_once(':') {
+            Some(("user", name)) => Some(Self::user(name)),
+            Some(("task", id)) => Some(Self::Task(id.into())),
+            Some(("agent", id)) => Some(Self::Place(id.into())),
+            Some(("signal", name)) => name.parse().ok().map(Self::Signal),
+            None if text == "master" => Some(Self::Master),
+            Some(_) | None => None,
+        };
+        read.ok_or_else(|| format!("\"{text}\" does not identify who made a change"))
+    }
 }
+
+/// A signal to the master's process that changes something that is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString)]
+pub enum Signal {
+    /// It reads its configuration anew.
+    #[strum(serialize = "SIGHUP")]
+    Hup,
+}
+
+/// What a subject was or is, as an event records it. The words are those of the subject.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordedState {
+    /// Of an experiment or a trial.
+    Work(StateName),
+    /// Of a task.
+    Task(TaskStateName),
+    /// Of an allocation.
+    Allocation(AllocationStateName),
+    /// Of a checkpoint.
+    Checkpoint(CheckpointState),
+    /// The resource pool that an allocation waits in ([`EventKind::ResourcePool`]).
+    ResourcePool(String),
+}
+
+impl RecordedState {
+    /// Its text in the record.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Work(state) => state.name(),
+            Self::Task(state) => state.name(),
+            Self::Allocation(state) => state.name(),
+            Self::Checkpoint(state) => state.name(),
+            Self::ResourcePool(name) => name,
+        }
+    }
+}
+
+impl fmt::Display for RecordedState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Makes states of what has states.
+macro_rules! recorded_as {
+    ($($word:ty => $variant:ident),+) => {$(
+        impl From<$word> for RecordedState {
+            fn from(state: $word) -> Self {
+                Self::$variant(state)
+            }
+        }
+    )+};
+}
+recorded_as!(StateName => Work, TaskStateName => Task, AllocationStateName => Allocation, CheckpointState => Checkpoint);
 
 impl fmt::Display for ActorName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -141,7 +236,7 @@ impl fmt::Display for ActorName {
             Self::User(name) => write!(f, "user:{name}"),
             Self::Task(id) => write!(f, "task:{id}"),
             Self::Place(id) => write!(f, "agent:{id}"),
-            Self::Signal(name) => write!(f, "signal:{name}"),
+            Self::Signal(signal) => write!(f, "signal:{signal}"),
             Self::Master => f.write_str("master"),
         }
     }
@@ -157,7 +252,19 @@ impl From<&ActorName> for ActorName {
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $word:ident = $text:literal,)+ }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
+        #[derive(
+            Debug,
+            Clone,
+            Copy,
+            PartialEq,
+            Eq,
+            PartialOrd,
+            Ord,
+            Hash,
+            EnumString,
+            IntoStaticStr,
+            VariantNames,
+        )]
         pub enum $name {
             $($(#[$of])* #[strum(serialize = $text)] $word,)+
         }
@@ -261,7 +368,7 @@ mod tests {
             Subject::Template("x".to_owned()),
             Subject::Workspace(WorkspaceId(3)),
             Subject::Project(ProjectId(4)),
-            Subject::ConfigPolicies(WorkspaceId(0), "EXPERIMENT".to_owned()),
+            Subject::ConfigPolicies(WorkspaceId(0), PolicyWorkload::Experiment),
             Subject::Master("m".to_owned()),
             Subject::Database("sqlite".to_owned()),
         ];
@@ -273,7 +380,27 @@ mod tests {
         assert_eq!(SubjectKind::Place, "agent".parse().unwrap());
         let wrong = Subject::read(SubjectKind::Trial, "x").unwrap_err();
         assert_eq!(wrong, "\"x\" does not identify a subject of kind \"trial\"");
+        assert!(Subject::read(SubjectKind::ConfigPolicies, "0/GENERIC").is_err());
         assert!("trail".parse::<SubjectKind>().is_err());
         assert_eq!("disk_was_full".parse(), Ok(EventKind::DiskWasFull));
+    }
+
+    #[test]
+    fn every_actor_is_read_as_it_is_written() {
+        let actors = [
+            ActorName::user("ada"),
+            ActorName::user("a:b"),
+            ActorName::Task("t.1".into()),
+            ActorName::Place("p".into()),
+            ActorName::Signal(Signal::Hup),
+            ActorName::Master,
+        ];
+        for actor in actors {
+            assert_eq!(ActorName::read(&actor.to_string()), Ok(actor));
+        }
+        for unknown in ["", "ada", "master:", "signal:SIGUSR1", "robot:r"] {
+            let wrong = ActorName::read(unknown).unwrap_err();
+            assert!(wrong.starts_with(&format!("\"{unknown}\" ")), "{wrong}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The names of the states of experiments and trials.
+//! The names of the states of what lives, as they are stored and recorded.
 
 use strum::{EnumString, IntoStaticStr, VariantNames};
 
@@ -59,6 +59,92 @@ impl StateName {
     ];
 
     /// The name as it is stored.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// The name of a state of an allocation in the ordered record of changes: another one for each state, whatever the data in
+/// it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+pub enum AllocationStateName {
+    /// It waits for slots.
+    Pending,
+    /// It has slots, and its place has accepted it at most.
+    Assigned,
+    /// Its image is being pulled.
+    Pulling,
+    /// Its containers are being created.
+    Starting,
+    /// Its supervisors run.
+    Running,
+    /// Its members have met, or its service is up.
+    Ready,
+    /// It was asked to save and exit.
+    Preempting,
+    /// It saves, and exits then.
+    Saving,
+    /// Its members are being ended.
+    Terminating,
+    /// It has ended and holds no slots.
+    Terminated,
+}
+
+impl AllocationStateName {
+    /// The name as it is recorded.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// The name of a state of a task in the ordered record of changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+pub enum TaskStateName {
+    /// It asks for nothing.
+    Suspended,
+    /// It waits for slots.
+    Queued,
+    /// It has slots.
+    Running,
+    /// Its attempt is on its way out.
+    Stopping,
+    /// Its code came to its end.
+    Completed,
+    /// It was killed, or gave its slots back and is not started again.
+    Canceled,
+    /// Its code failed, or the platform did.
+    Error,
+}
+
+impl TaskStateName {
+    /// The name as it is recorded.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// Which of a checkpoint's files exist. The order is that of the words, which lists are sorted by.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr, VariantNames,
+)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
+pub enum CheckpointState {
+    /// They are being written. A state of the wire: no checkpoint is stored before it is complete.
+    Active,
+    /// All of them.
+    Completed,
+    /// None of them.
+    Deleted,
+    /// Writing them failed. A state of the wire: no such checkpoint is stored.
+    Error,
+    /// Some were deleted.
+    PartiallyDeleted,
+}
+
+impl CheckpointState {
+    /// Its word in the database and, after `STATE_`, on the wire: `PARTIALLY_DELETED`.
     pub fn name(self) -> &'static str {
         self.into()
     }

@@ -115,6 +115,7 @@ use det_taskspec::TaskKind;
 use serde::{Deserialize, Serialize};
 
 use crate::allocation::{AllocationExit, Blame};
+use crate::state_name::TaskStateName;
 use crate::{Refusal, Step};
 
 /// Where a task is in its life.
@@ -481,16 +482,21 @@ impl TaskState {
     }
 
     /// The name in the ordered record of changes.
-    pub fn name(self) -> &'static str {
+    pub fn state_name(self) -> TaskStateName {
         match self {
-            Self::Suspended => "SUSPENDED",
-            Self::Queued => "QUEUED",
-            Self::Running => "RUNNING",
-            Self::Stopping(_) => "STOPPING",
-            Self::Ended(TaskEnd::Completed) => "COMPLETED",
-            Self::Ended(TaskEnd::Canceled) => "CANCELED",
-            Self::Ended(TaskEnd::Failed) => "ERROR",
+            Self::Suspended => TaskStateName::Suspended,
+            Self::Queued => TaskStateName::Queued,
+            Self::Running => TaskStateName::Running,
+            Self::Stopping(_) => TaskStateName::Stopping,
+            Self::Ended(TaskEnd::Completed) => TaskStateName::Completed,
+            Self::Ended(TaskEnd::Canceled) => TaskStateName::Canceled,
+            Self::Ended(TaskEnd::Failed) => TaskStateName::Error,
         }
+    }
+
+    /// The text of its [`TaskStateName`].
+    pub fn name(self) -> &'static str {
+        self.state_name().name()
     }
 }
 

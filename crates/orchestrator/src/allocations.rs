@@ -7,7 +7,7 @@ use det_lifecycle::allocation::{
     AllocationEffect, AllocationEvent, AllocationExit, AllocationState, Member, MemberProgress,
 };
 use det_lifecycle::container::{DesiredState, gang_failure};
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{EventKind, RecordedState, Subject};
 use det_lifecycle::task::{Meeting, Release, TaskEvent};
 use det_scheduler::WaitExplanation;
 use det_taskspec::TaskKind;
@@ -179,8 +179,8 @@ fn enter<R: Rows>(
             cause: cause.clone(),
             subject: Subject::Allocation(row.id.clone()),
             kind: EventKind::State,
-            from: Some(before.name().into()),
-            to: Some(row.state.name().into()),
+            from: Some(before.state_name().into()),
+            to: Some(row.state.state_name().into()),
             detail: None,
         });
     }
@@ -255,8 +255,8 @@ fn end<R: Rows>(
         cause: cause.clone(),
         subject: Subject::Allocation(row.id.clone()),
         kind: EventKind::Ended,
-        from: Some(before.name().into()),
-        to: Some(row.state.name().into()),
+        from: Some(before.state_name().into()),
+        to: Some(row.state.state_name().into()),
         detail: None,
     });
     scene.wake(Topic::Schedule);
@@ -338,8 +338,8 @@ pub(crate) fn change_pool<R: Rows>(
         cause: Cause::master("it would have waited on in its pool, and starts in this one"),
         subject: Subject::Allocation(id.clone()),
         kind: EventKind::ResourcePool,
-        from: Some(from.into()),
-        to: Some(row.resource_pool.into()),
+        from: Some(RecordedState::ResourcePool(from)),
+        to: Some(RecordedState::ResourcePool(row.resource_pool)),
         detail: Some(json!({"reason": reason, "waitedSeconds": seconds}).to_string()),
     });
     scene.wake(Topic::Schedule);

@@ -99,8 +99,12 @@ pub(crate) fn place<R: Rows>(
         cause: Cause::actor(ActorName::Master),
         subject: Subject::Allocation(id.clone()),
         kind: EventKind::Placed,
-        from: Some(AllocationState::Pending.name().into()),
-        to: Some(AllocationState::Starting(Phase::Assigned).name().into()),
+        from: Some(AllocationState::Pending.state_name().into()),
+        to: Some(
+            AllocationState::Starting(Phase::Assigned)
+                .state_name()
+                .into(),
+        ),
         detail: Some(serde_json::json!(places).to_string()),
     });
     scene.effect(Effect::Placed {

@@ -1,11 +1,9 @@
 //! What is to be done in the transaction that holds the decided rows.
 
-use std::borrow::Cow;
-
 use det_ids::{
     AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, TaskId, TrialId,
 };
-use det_lifecycle::record::{EventKind, Subject};
+use det_lifecycle::record::{EventKind, RecordedState, Subject};
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::UnmanagedState;
 
@@ -131,10 +129,10 @@ pub struct Record {
     pub subject: Subject,
     /// What kind of change it was.
     pub kind: EventKind,
-    /// Name of the state, or of what else has changed, before.
-    pub from: Option<Cow<'static, str>>,
-    /// Its name now.
-    pub to: Option<Cow<'static, str>>,
+    /// The state, or what else has changed, before.
+    pub from: Option<RecordedState>,
+    /// What it is now.
+    pub to: Option<RecordedState>,
     /// More, as JSON.
     pub detail: Option<String>,
 }

@@ -37,8 +37,8 @@ pub(crate) fn on<R: Rows>(
             cause: cause.clone(),
             subject: Subject::Experiment(id),
             kind: EventKind::State,
-            from: Some(before.stored_name().into()),
-            to: Some(step.state.stored_name().into()),
+            from: Some(before.state_name().into()),
+            to: Some(step.state.state_name().into()),
             detail: None,
         });
         scene.wake(Topic::Schedule);

@@ -102,8 +102,8 @@ pub(crate) fn on<R: Rows>(
                 cause: cause.clone(),
                 subject: Subject::Task(id.clone()),
                 kind: EventKind::State,
-                from: Some(before.name().into()),
-                to: Some(step.state.name().into()),
+                from: Some(before.state_name().into()),
+                to: Some(step.state.state_name().into()),
                 detail: None,
             });
             if steered == Some("resumed") && row.attempts > 0 {
@@ -303,7 +303,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
         subject: Subject::Allocation(row.id.clone()),
         kind: EventKind::Created,
         from: None,
-        to: Some(row.state.name().into()),
+        to: Some(row.state.state_name().into()),
         detail: None,
     });
     scene.rows.insert_allocation(row, excluded);

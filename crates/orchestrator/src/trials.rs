@@ -123,8 +123,8 @@ pub(crate) fn on<R: Rows>(
             cause: cause.clone(),
             subject: Subject::Trial(id),
             kind: EventKind::State,
-            from: Some(before.stored_name().into()),
-            to: Some(step.state.stored_name().into()),
+            from: Some(before.state_name().into()),
+            to: Some(step.state.state_name().into()),
             detail: None,
         });
         if is_activated && row.run_id > 0 {
@@ -239,7 +239,7 @@ pub(crate) fn created<R: Rows>(
         subject: Subject::Trial(trial.id),
         kind: EventKind::Created,
         from: None,
-        to: Some(trial.state.stored_name().into()),
+        to: Some(trial.state.state_name().into()),
         detail: Some(format!("{{\"experimentId\":{experiment_id}}}")),
     });
     if trial.state == TrialState::Active {

@@ -116,8 +116,8 @@ pub(crate) fn on<R: Rows>(
             cause: cause.clone(),
             subject: Subject::Trial(id),
             kind: EventKind::State,
-            from: Some(shown.stored_name().into()),
-            to: Some(row.state.stored_name().into()),
+            from: Some(shown.state_name().into()),
+            to: Some(row.state.state_name().into()),
             detail: None,
         });
         let (id, cause) = (row.experiment_id, cause.clone());
@@ -149,8 +149,8 @@ pub(crate) fn follow_trials<R: Rows>(
         cause: cause.clone(),
         subject: Subject::Experiment(id),
         kind: EventKind::State,
-        from: Some(before.stored_name().into()),
-        to: Some(row.state.stored_name().into()),
+        from: Some(before.state_name().into()),
+        to: Some(row.state.state_name().into()),
         detail: None,
     });
     if ends {

@@ -1,6 +1,5 @@
 //! What is committed: the master's rows, as the store has them. All that survives a crash of the master.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -8,6 +7,7 @@ use det_ids::{
     AllocationId, CheckpointId, ContainerId, ExperimentId, JobId, PlaceId, RequestId, SlotId,
     TaskId, TrialId,
 };
+use det_lifecycle::record::{EventKind, RecordedState, Subject};
 use det_orchestrator::Task;
 use det_taskspec::{GivenPorts, HostPorts, Hosts, PortWish};
 
@@ -121,10 +121,8 @@ pub(crate) struct Line {
     pub(crate) sequence: i64,
 }
 
-/// Kind and id of what events are about.
-pub(crate) type Subject = (&'static str, String);
 /// The state that the newest event names, where one does, and all kinds of events so far.
-pub(crate) type SubjectRecord = (Option<Cow<'static, str>>, BTreeSet<&'static str>);
+pub(crate) type SubjectRecord = (Option<RecordedState>, BTreeSet<EventKind>);
 
 /// All rows.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -275,15 +273,10 @@ impl Rows {
     }
 
     /// Adds a line to the record of changes; with `to` a subject's new state.
-    pub(crate) fn record(
-        &mut self,
-        (kind, id): (&'static str, String),
-        what: &'static str,
-        to: Option<Cow<'static, str>>,
-    ) {
+    pub(crate) fn record(&mut self, subject: Subject, what: EventKind, to: Option<RecordedState>) {
         self.version += 1;
         self.events += 1;
-        let known = self.recorded.entry((kind, id)).or_default();
+        let known = self.recorded.entry(subject).or_default();
         if to.is_some() {
             known.0 = to;
         }

@@ -1,35 +1,10 @@
 //! Checkpoints.
 
 use det_ids::{AllocationId, CheckpointId, ExperimentId, TaskId, TrialId};
-use strum::{EnumString, IntoStaticStr, VariantNames};
+pub use det_lifecycle::state_name::CheckpointState;
 
 use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
-
-/// Which of a checkpoint's files exist. The order is that of the words, which lists are sorted by.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, EnumString, IntoStaticStr, VariantNames,
-)]
-#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
-pub enum CheckpointState {
-    /// They are being written. A state of the wire: no checkpoint is stored before it is complete.
-    Active,
-    /// All of them.
-    Completed,
-    /// None of them.
-    Deleted,
-    /// Writing them failed. A state of the wire: no such checkpoint is stored.
-    Error,
-    /// Some were deleted.
-    PartiallyDeleted,
-}
-
-impl CheckpointState {
-    /// Its word in the database and, after `STATE_`, on the wire: `PARTIALLY_DELETED`.
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-}
 
 /// A checkpoint.
 #[derive(Debug, Clone, crate::Row)]

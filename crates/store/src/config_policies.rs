@@ -1,22 +1,12 @@
 //! Policies that administrators lay over configurations: of the cluster and of workspaces, for each kind of work.
 
 use det_ids::WorkspaceId;
-use strum::{Display, EnumString, IntoStaticStr, VariantNames};
+pub use det_lifecycle::record::PolicyWorkload;
 
 use crate::{Conn, StoreError};
 
 /// The workspace that policies of the whole cluster are stored with.
 pub const CLUSTER: WorkspaceId = WorkspaceId(0);
-
-/// The kind of work that policies are for, as it is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, IntoStaticStr, VariantNames)]
-#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
-pub enum StoredWorkload {
-    /// Experiments and their trials.
-    Experiment,
-    /// Notebooks, `TensorBoard`s, shells and commands.
-    Ntsc,
-}
 
 /// The policies of one scope for one kind of work.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
@@ -26,7 +16,7 @@ pub struct ConfigPolicyRow {
     pub workspace_id: WorkspaceId,
     /// The kind of work.
     #[row(word)]
-    pub workload: StoredWorkload,
+    pub workload: PolicyWorkload,
     /// The policies, as JSON.
     pub document: String,
     /// When they were last changed, microseconds.
@@ -37,7 +27,7 @@ pub struct ConfigPolicyRow {
 pub async fn find(
     conn: &mut Conn<'_>,
     workspace_id: WorkspaceId,
-    workload: StoredWorkload,
+    workload: PolicyWorkload,
 ) -> Result<Option<ConfigPolicyRow>, StoreError> {
     Ok(fetch_optional!(
         conn,
@@ -67,7 +57,7 @@ pub async fn set(conn: &mut Conn<'_>, row: &ConfigPolicyRow) -> Result<(), Store
 pub async fn delete(
     conn: &mut Conn<'_>,
     workspace_id: WorkspaceId,
-    workload: StoredWorkload,
+    workload: PolicyWorkload,
 ) -> Result<bool, StoreError> {
     let removed = execute!(
         conn,

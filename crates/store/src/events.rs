@@ -1,7 +1,6 @@
 //! The ordered record of every change.
 
-use det_lifecycle::record::{ActorName, EventKind, Subject, SubjectKind};
-use det_lifecycle::state_name::StateName;
+use det_lifecycle::record::{ActorName, EventKind, RecordedState, Subject, SubjectKind};
 use serde_json::Value;
 
 use crate::unit::save_rows;
@@ -17,9 +16,9 @@ pub struct NewEvent {
     /// The kind of change.
     pub kind: EventKind,
     /// State before; `None` = the event is no change of state.
-    pub from: Option<String>,
+    pub from: Option<RecordedState>,
     /// State after; `None` = the event is no change of state.
-    pub to: Option<String>,
+    pub to: Option<RecordedState>,
     /// The reason, as a sentence for users.
     pub reason: Option<String>,
     /// More, as JSON.
@@ -42,13 +41,9 @@ impl NewEvent {
 
     /// The same, as a change from one state to another.
     #[must_use]
-    pub fn states<'a>(
-        mut self,
-        from: impl Into<Option<&'a str>>,
-        to: impl Into<Option<&'a str>>,
-    ) -> Self {
-        self.from = from.into().map(str::to_owned);
-        self.to = to.into().map(str::to_owned);
+    pub fn states(mut self, from: Option<RecordedState>, to: Option<RecordedState>) -> Self {
+        self.from = from;
+        self.to = to;
         self
     }
 
@@ -74,41 +69,20 @@ pub struct EventRow {
     pub id: i64,
     /// When, in microseconds.
     pub at: i64,
-    /// The text of an [`ActorName`].
-    pub actor: String,
+    /// See [`NewEvent::actor`].
+    pub actor: ActorName,
     /// See [`NewEvent::subject`].
     pub subject: Subject,
     /// See [`NewEvent::kind`].
     pub kind: EventKind,
     /// See [`NewEvent::from`].
-    pub from_state: Option<String>,
+    pub from: Option<RecordedState>,
     /// See [`NewEvent::to`].
-    pub to_state: Option<String>,
+    pub to: Option<RecordedState>,
     /// See [`NewEvent::reason`].
     pub reason: Option<String>,
     /// See [`NewEvent::detail`].
     pub detail: Option<String>,
-}
-
-impl EventRow {
-    /// The states of an experiment or a trial before and after; `None` = the event is no change of state, or what changed
-    /// was not before.
-    ///
-    /// # Errors
-    /// One of them is no name of such a state; the error names the event.
-    pub fn states(&self) -> Result<(Option<StateName>, Option<StateName>), StoreError> {
-        let read = |column: &str, text: &Option<String>| {
-            let name = text.as_deref().map(column::word::<StateName>).transpose();
-            name.map_err(|message| StoreError::Corrupt {
-                what: format!("{column} of event {}", self.id),
-                message,
-            })
-        };
-        Ok((
-            read("from_state", &self.from_state)?,
-            read("to_state", &self.to_state)?,
-        ))
-    }
 }
 
 /// An event as its columns have it.
@@ -133,22 +107,55 @@ impl TryFrom<ReadEvent> for EventRow {
     type Error = StoreError;
 
     fn try_from(row: ReadEvent) -> Result<Self, StoreError> {
-        let subject = Subject::read(row.subject_kind, &row.subject_id);
-        let subject = subject.map_err(|message| StoreError::Corrupt {
-            what: format!("subject_id of event {}", row.id),
+        let corrupt = |column: &str, message| StoreError::Corrupt {
+            what: format!("{column} of event {}", row.id),
             message,
-        })?;
+        };
+        let state = |column: &str, text: Option<&str>| {
+            let read = text.map(|text| recorded_state(row.subject_kind, row.kind, text));
+            read.transpose().map_err(|message| corrupt(column, message))
+        };
         Ok(Self {
             id: row.id,
             at: row.at,
-            actor: row.actor,
-            subject,
+            actor: ActorName::read(&row.actor).map_err(|message| corrupt("actor", message))?,
+            subject: Subject::read(row.subject_kind, &row.subject_id)
+                .map_err(|message| corrupt("subject_id", message))?,
             kind: row.kind,
-            from_state: row.from_state,
-            to_state: row.to_state,
+            from: state("from_state", row.from_state.as_deref())?,
+            to: state("to_state", row.to_state.as_deref())?,
             reason: row.reason,
             detail: row.detail,
         })
+    }
+}
+
+/// What such a subject was before or after such a change, by its text.
+fn recorded_state(
+    subject: SubjectKind,
+    kind: EventKind,
+    text: &str,
+) -> Result<RecordedState, String> {
+    match subject {
+        SubjectKind::Experiment | SubjectKind::Trial => column::word(text).map(RecordedState::Work),
+        SubjectKind::Task => column::word(text).map(RecordedState::Task),
+        SubjectKind::Allocation if kind == EventKind::ResourcePool => {
+            Ok(RecordedState::ResourcePool(text.to_owned()))
+        }
+        SubjectKind::Allocation => column::word(text).map(RecordedState::Allocation),
+        SubjectKind::Checkpoint => column::word(text).map(RecordedState::Checkpoint),
+        SubjectKind::Job
+        | SubjectKind::Place
+        | SubjectKind::User
+        | SubjectKind::Template
+        | SubjectKind::Workspace
+        | SubjectKind::Project
+        | SubjectKind::ConfigPolicies
+        | SubjectKind::Master
+        | SubjectKind::Database => {
+            let subject: &'static str = subject.into();
+            Err(format!("a subject of kind \"{subject}\" has no states"))
+        }
     }
 }
 
@@ -167,8 +174,8 @@ pub async fn append(tx: &mut WriteTx, event: NewEvent) -> Result<(), StoreError>
         subject_id: storable(event.subject.to_string()),
         event: NewEvent {
             actor: event.actor,
-            from: event.from.map(storable),
-            to: event.to.map(storable),
+            from: event.from.map(storable_state),
+            to: event.to.map(storable_state),
             reason: event.reason.map(storable),
             detail: event.detail.map(storable),
             ..event
@@ -186,6 +193,16 @@ fn storable(text: String) -> String {
     }
 }
 
+fn storable_state(state: RecordedState) -> RecordedState {
+    match state {
+        RecordedState::ResourcePool(name) => RecordedState::ResourcePool(storable(name)),
+        state @ (RecordedState::Work(_)
+        | RecordedState::Task(_)
+        | RecordedState::Allocation(_)
+        | RecordedState::Checkpoint(_)) => state,
+    }
+}
+
 /// Writes events in their order.
 pub(crate) async fn save_all(conn: &mut Conn<'_>, rows: &[StoredEvent]) -> Result<(), StoreError> {
     save_rows!(
@@ -198,8 +215,8 @@ pub(crate) async fn save_all(conn: &mut Conn<'_>, rows: &[StoredEvent]) -> Resul
             subject_kind: "text" = |row| row.event.subject.kind(),
             subject_id: "text" = |row| row.subject_id.as_str(),
             kind: "text" = |row| row.event.kind.name(),
-            from_state: "text" = |row| row.event.from.as_deref(),
-            to_state: "text" = |row| row.event.to.as_deref(),
+            from_state: "text" = |row| row.event.from.as_ref().map(RecordedState::as_str),
+            to_state: "text" = |row| row.event.to.as_ref().map(RecordedState::as_str),
             reason: "text" = |row| row.event.reason.as_deref(),
             detail: "text" = |row| row.event.detail.as_deref(),
         ),

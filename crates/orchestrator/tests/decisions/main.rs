@@ -14,7 +14,7 @@ use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::log_findings::LogFindings;
-use det_lifecycle::record::{ActorName, Subject};
+use det_lifecycle::record::{ActorName, RecordedState, Subject};
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::{EarlyExit, TrialState};
 use det_orchestrator::{Cause, Effect, Event, Record, Refusal, SearchedMetrics, Topic, validation};
@@ -53,7 +53,7 @@ fn states_of<'a>(world: &'a World, subject: &Subject) -> Vec<&'a str> {
     let states = world.effects.iter().filter_map(|effect| match effect {
         Effect::Record(Record {
             subject: of, to, ..
-        }) if of == subject => to.as_deref(),
+        }) if of == subject => to.as_ref().map(RecordedState::as_str),
         _ => None,
     });
     states.collect()

@@ -203,7 +203,7 @@ impl Checkpoints {
         self.recount(tx, &row).await?;
         self.context.record(
             tx,
-            NewEvent::new(actor.name(), Subject::Checkpoint(row.uuid.clone()), EventKind::Created).states(None, row.state.name()).detail(json!({"experimentId": experiment.id, "trialId": trial_id, "steps": row.steps, "bytes": row.bytes})),
+            NewEvent::new(actor.name(), Subject::Checkpoint(row.uuid.clone()), EventKind::Created).states(None, Some(row.state.into())).detail(json!({"experimentId": experiment.id, "trialId": trial_id, "steps": row.steps, "bytes": row.bytes})),
         )
         .await?;
         if experiment.ended_at.is_some() {
@@ -389,7 +389,7 @@ impl Checkpoints {
                     Subject::Checkpoint(row.uuid.clone()),
                     EventKind::State,
                 )
-                .states(before.name(), row.state.name())
+                .states(Some(before.into()), Some(row.state.into()))
                 .reason(reason),
             )
             .await?;

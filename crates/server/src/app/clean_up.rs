@@ -350,7 +350,7 @@ impl CleanUp {
         self.metric_journal.evict_all();
         experiments::delete(&mut tx.conn(), id).await?;
         let event = NewEvent::new(ACTOR, Subject::Experiment(id), EventKind::Deleted)
-            .states(row.state.stored_name(), None);
+            .states(Some(row.state.state_name().into()), None);
         self.context.record(tx, event).await?;
         self.home_deletion
             .after_member(tx, &ACTOR, row.project_id, None)

@@ -7,7 +7,7 @@ use det_config::policies::{Policies, Workload, fixed_pool};
 use det_config::yaml;
 use det_ids::WorkspaceId;
 use det_lifecycle::record::{EventKind, Subject};
-use det_store::config_policies::{self, ConfigPolicyRow, StoredWorkload};
+use det_store::config_policies::{self, ConfigPolicyRow, PolicyWorkload};
 use det_store::events::NewEvent;
 use det_store::experiments::JobRow;
 use serde_json::{Map, Value, json};
@@ -56,10 +56,10 @@ impl Scope {
     }
 }
 
-fn stored_workload(workload: Workload) -> StoredWorkload {
+fn stored_workload(workload: Workload) -> PolicyWorkload {
     match workload {
-        Workload::Experiment => StoredWorkload::Experiment,
-        Workload::Tasks => StoredWorkload::Ntsc,
+        Workload::Experiment => PolicyWorkload::Experiment,
+        Workload::Tasks => PolicyWorkload::Ntsc,
     }
 }
 
@@ -153,7 +153,7 @@ impl ConfigPolicies {
                     config_policies::set(&mut tx.conn(), &row).await?;
                     let event = NewEvent::new(
                         &name,
-                        Subject::ConfigPolicies(row.workspace_id, row.workload.to_string()),
+                        Subject::ConfigPolicies(row.workspace_id, row.workload),
                         EventKind::Changed,
                     );
                     service.context.record(tx, event).await?;
@@ -183,7 +183,7 @@ impl ConfigPolicies {
                     }
                     let event = NewEvent::new(
                         &actor,
-                        Subject::ConfigPolicies(id, kind.to_string()),
+                        Subject::ConfigPolicies(id, kind),
                         EventKind::Deleted,
                     );
                     service.context.record(tx, event).await?;

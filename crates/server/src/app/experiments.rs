@@ -241,7 +241,7 @@ impl Experiments {
             .record(
                 tx,
                 NewEvent::new(actor, Subject::Experiment(id), EventKind::Created)
-                    .states(None, state.stored_name()),
+                    .states(None, Some(state.state_name().into())),
             )
             .await?;
         let begins = search.map(|search| Event::SearchBegins {

@@ -3,6 +3,7 @@
 use det_ids::AllocationId;
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::ObservedState;
+use det_lifecycle::record::RecordedState;
 use det_lifecycle::state_name::StateName;
 use det_lifecycle::trial::TrialState;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
@@ -135,7 +136,7 @@ pub(crate) async fn reason_in_record(
         };
         after = last.id;
         for event in events {
-            if begins_to_fail(&event)? {
+            if begins_to_fail(&event) {
                 found = event.reason.filter(|reason| !reason.is_empty());
             }
         }
@@ -144,12 +145,9 @@ pub(crate) async fn reason_in_record(
 }
 
 /// Whether an event of an experiment or a trial is that it began to fail.
-fn begins_to_fail(event: &EventRow) -> Result<bool, StoreError> {
-    let (from, to) = event.states()?;
-    Ok(match to {
-        Some(StateName::StoppingError) => true,
-        // What was stopping has its reason already.
-        Some(StateName::Error) => from != Some(StateName::StoppingError),
-        _ => false,
-    })
+fn begins_to_fail(event: &EventRow) -> bool {
+    const STOPPING: RecordedState = RecordedState::Work(StateName::StoppingError);
+    const ENDED: RecordedState = RecordedState::Work(StateName::Error);
+    // What was stopping has its reason already.
+    event.to == Some(STOPPING) || (event.to == Some(ENDED) && event.from != Some(STOPPING))
 }

@@ -129,7 +129,8 @@ impl NewTask {
             archives::insert(&mut tx.conn(), &ArchiveOf::Task(id.clone()), archive).await?;
         }
         let subject = Subject::Task(id.clone());
-        let created = NewEvent::new(actor, subject, EventKind::Created).states(None, from.name());
+        let created = NewEvent::new(actor, subject, EventKind::Created)
+            .states(None, Some(from.state_name().into()));
         context.record(tx, created).await?;
         let cause = Cause::actor(actor);
         let event = TaskEvent::Resume;

@@ -13,7 +13,7 @@ use det_config::errors::{ConfigError, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::{Change, EffectiveScheduler, MasterConfig, RefusedChange};
 use det_config::origin::{Layer, Origin, Source};
-use det_lifecycle::record::{ActorName, EventKind, Subject};
+use det_lifecycle::record::{ActorName, EventKind, Signal, Subject};
 use det_rm::{Manager, PlaceWord};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, allocations, experiments, places};
@@ -150,7 +150,7 @@ impl Reload {
                 )?;
                 actor.name()
             }
-            ReloadCaller::Signal => ActorName::Signal("SIGHUP"),
+            ReloadCaller::Signal => ActorName::Signal(Signal::Hup),
         };
         let _alone = self.alone.lock().await;
         let (surroundings, data_dir) = (self.surroundings.clone(), self.data_dir.clone());

@@ -86,12 +86,12 @@ fn event(row: EventRow) -> Event {
     Event {
         id: Int64(row.id),
         time: Timestamp(row.at),
-        actor: row.actor,
+        actor: row.actor.to_string(),
         subject_kind: row.subject.kind().to_owned(),
         subject_id: row.subject.to_string(),
         kind: row.kind.name().to_owned(),
-        from: row.from_state,
-        to: row.to_state,
+        from: row.from.map(|state| state.to_string()),
+        to: row.to.map(|state| state.to_string()),
         reason: row.reason,
         detail,
     }

@@ -85,10 +85,9 @@ async fn recorded(tx: &mut WriteTx) -> Result<Vec<Event>, StoreError> {
         };
         after = last.id;
         all.extend(page.into_iter().map(|row| Event {
-            subject_kind: row.subject.kind().to_owned(),
-            subject_id: row.subject.to_string(),
-            kind: row.kind.name().to_owned(),
-            to: row.to_state,
+            subject: row.subject,
+            kind: row.kind,
+            to: row.to,
         }));
     }
 }

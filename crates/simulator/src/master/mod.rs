@@ -122,8 +122,7 @@ impl<'a> Tx<'a> {
     fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::Record(record) => {
-                let subject = (record.subject.kind(), record.subject.to_string());
-                self.rows.record(subject, record.kind.name(), record.to);
+                self.rows.record(record.subject, record.kind, record.to);
             }
             // Code asks again by itself.
             Effect::Wake(Topic::Allocation(_) | Topic::TaskLog(_) | Topic::Trial(_)) => {}

@@ -8,6 +8,7 @@ use det_invariants::{
     Search, Snapshot, Task as Facts, Trial, Violation, Watch, check,
 };
 use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::record::Subject;
 use det_orchestrator::Task;
 use det_searcher::TrialState as SearchTrial;
 
@@ -105,15 +106,15 @@ impl<'a> Subjects<'a> {
         }
     }
 
-    /// Each with its kind and id, as events name them.
-    fn named(&self) -> BTreeSet<(&'static str, String)> {
+    /// Each as events name it.
+    fn named(&self) -> BTreeSet<Subject> {
         let experiments = self.experiments.iter();
         let trials = self.trials.iter();
         let allocations = self.allocations.iter();
         experiments
-            .map(|e| ("experiment", e.row.id.to_string()))
-            .chain(trials.map(|t| ("trial", t.row.id.to_string())))
-            .chain(allocations.map(|a| ("allocation", a.row.id.to_string())))
+            .map(|e| Subject::Experiment(e.row.id))
+            .chain(trials.map(|t| Subject::Trial(t.row.id)))
+            .chain(allocations.map(|a| Subject::Allocation(a.row.id.clone())))
             .collect()
     }
 }
@@ -284,17 +285,16 @@ fn waits_too_long(master: &Master, now: Time) -> Option<Violation> {
     })
 }
 
-fn events_of(rows: &Rows, subject: &rows::Subject) -> Vec<Event> {
+fn events_of(rows: &Rows, subject: &Subject) -> Vec<Event> {
     let Some((to, happened)) = rows.recorded.get(subject) else {
         return Vec::new();
     };
     happened
         .iter()
         .map(|kind| Event {
-            subject_kind: subject.0.to_owned(),
-            subject_id: subject.1.clone(),
-            kind: (*kind).to_owned(),
-            to: to.as_deref().map(str::to_owned),
+            subject: subject.clone(),
+            kind: *kind,
+            to: to.clone(),
         })
         .collect()
 }

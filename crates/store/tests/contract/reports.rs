@@ -2,6 +2,7 @@
 
 use det_ids::{ExperimentId, TrialId};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
+use det_lifecycle::state_name::StateName;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::events::{self, NewEvent};
 use det_store::journal::{self, Entry};
@@ -688,7 +689,10 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
             Box::pin(async move {
                 let subject = Subject::Experiment(ExperimentId(subject));
                 let event = NewEvent::new(ActorName::user("ada"), subject, kind)
-                    .states("ACTIVE", "PAUSED")
+                    .states(
+                        Some(StateName::Active.into()),
+                        Some(StateName::Paused.into()),
+                    )
                     .detail(json!({"n": 1}));
                 events::append(tx, event).await?;
                 if refuse {
@@ -722,12 +726,15 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
     );
     let event = &all[0];
     assert_eq!(
-        (event.actor.as_str(), event.subject.kind()),
-        ("user:ada", "experiment")
+        (&event.actor, event.subject.kind()),
+        (&ActorName::user("ada"), "experiment")
     );
     assert_eq!(
-        (event.from_state.as_deref(), event.to_state.as_deref()),
-        (Some("ACTIVE"), Some("PAUSED"))
+        (event.from.clone(), event.to.clone()),
+        (
+            Some(StateName::Active.into()),
+            Some(StateName::Paused.into())
+        )
     );
     assert_eq!(
         (event.reason.as_deref(), event.detail.as_deref()),

@@ -324,8 +324,8 @@ pub(crate) async fn a_full_disk_refuses_changes_and_its_end_is_an_event(world: &
     let event = &found[0];
     assert_eq!(event.subject.to_string(), world.store.kind());
     assert_eq!(
-        (event.actor.as_str(), event.kind),
-        ("master", EventKind::DiskWasFull)
+        (&event.actor, event.kind),
+        (&ActorName::Master, EventKind::DiskWasFull)
     );
     let detail: serde_json::Value = serde_json::from_str(event.detail.as_deref().unwrap()).unwrap();
     assert_eq!(detail["refused"], 2);

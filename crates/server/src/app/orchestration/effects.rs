@@ -152,7 +152,7 @@ async fn append(context: &Context, tx: &mut WriteTx, record: &Record) -> Result<
     let event = NewEvent {
         detail: record.detail.clone(),
         ..NewEvent::new(&record.cause.actor, record.subject.clone(), record.kind)
-            .states(record.from.as_deref(), record.to.as_deref())
+            .states(record.from.clone(), record.to.clone())
             .reason(record.cause.reason.as_deref())
     };
     context.record(tx, event).await

@@ -347,7 +347,11 @@ pub(crate) async fn with_page(
         TaskKind::Notebook | TaskKind::Tensorboard => {
             launched_one(sources, actor, row.kind, id).await
         }
-        _ => Err(no_task_of(TaskKind::Notebook, id)),
+        TaskKind::Trial
+        | TaskKind::Shell
+        | TaskKind::Command
+        | TaskKind::CheckpointGc
+        | TaskKind::Generic => Err(no_task_of(TaskKind::Notebook, id)),
     }
 }
 
