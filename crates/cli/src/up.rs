@@ -11,6 +11,7 @@ use det_config::MAX_ARTIFICIAL_SLOTS;
 use det_ids::{AgentId, quantity};
 use det_server::hub::{Hub, Topic};
 use det_server::{MasterOptions, RunningMaster};
+use det_taskspec::{PlaceRuntime, RuntimeKind};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -285,16 +286,20 @@ async fn greet_runtimes(
 /// The lines about what tasks run in. `images` = those of work that names none, `python` = the interpreter that was named for
 /// tasks.
 fn runtime_lines(
-    runtimes: &BTreeSet<String>,
+    runtimes: &BTreeSet<PlaceRuntime>,
     images: &BTreeSet<String>,
     python: Option<&Path>,
 ) -> Vec<String> {
     let mut lines = Vec::new();
     for runtime in runtimes {
-        let text = match runtime.as_str() {
-            "docker" => "in containers of Docker, from the image of their configuration".to_owned(),
-            "podman" => "in containers of Podman, from the image of their configuration".to_owned(),
-            "process" => {
+        let text = match runtime {
+            PlaceRuntime::Agent(RuntimeKind::Docker) => {
+                "in containers of Docker, from the image of their configuration".to_owned()
+            }
+            PlaceRuntime::Agent(RuntimeKind::Podman) => {
+                "in containers of Podman, from the image of their configuration".to_owned()
+            }
+            PlaceRuntime::Agent(RuntimeKind::Process) => {
                 let python = match python {
                     Some(python) => format!("python3 is {}", python.display()),
                     None => "python3 is the first on PATH".to_owned(),
@@ -303,17 +308,20 @@ fn runtime_lines(
                     "as processes of this machine, each in a sandbox (runtime \"process\"); {python}"
                 )
             }
-            other => format!("in runtime \"{other}\""),
+            PlaceRuntime::Named(other) => format!("in runtime \"{other}\""),
         };
         lines.push(format!("  tasks run  {text}"));
-        if matches!(runtime.as_str(), "docker" | "podman") {
+        if matches!(
+            runtime,
+            PlaceRuntime::Agent(RuntimeKind::Docker | RuntimeKind::Podman)
+        ) {
             let images: Vec<&str> = images.iter().map(String::as_str).collect();
             lines.push(format!(
                 "             where it names none: {} (task_container_defaults.image)",
                 images.join(", ")
             ));
         }
-        if runtime == "process" {
+        if *runtime == PlaceRuntime::Agent(RuntimeKind::Process) {
             lines.push(
                 "             images are not used, the network is that of this machine: --runtime docker or podman has both"
                     .to_owned(),
@@ -331,7 +339,7 @@ mod tests {
     fn the_banner_names_the_runtime_and_what_it_limits() {
         let lines = |runtime: &str, python| {
             let images = BTreeSet::from(["registry/image:1".to_owned()]);
-            runtime_lines(&BTreeSet::from([runtime.to_owned()]), &images, python).join("\n")
+            runtime_lines(&BTreeSet::from([runtime.into()]), &images, python).join("\n")
         };
         let process = lines("process", Some(Path::new("/opt/venv/bin/python")));
         assert!(

@@ -164,7 +164,7 @@ impl<C: Core> Places<C> {
             details: det_rm::PlaceDetails {
                 addresses: facts.addresses.clone(),
                 version: facts.version.clone(),
-                runtime: facts.runtime.clone(),
+                runtime: facts.runtime.as_str().into(),
             },
         };
         let lease = match self.core.joined(joined).await {

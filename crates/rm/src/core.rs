@@ -6,6 +6,7 @@ use std::sync::Arc;
 use det_ids::{ContainerId, PlaceId, WorkspaceId};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::place::Capacity;
+use det_taskspec::PlaceRuntime;
 
 use crate::{ContainerStart, Fit, Health, Lease};
 
@@ -35,7 +36,7 @@ pub struct PlaceDetails {
     /// Version of the software there.
     pub version: String,
     /// What containers are started with.
-    pub runtime: String,
+    pub runtime: PlaceRuntime,
 }
 
 /// The core, as resource managers see it.

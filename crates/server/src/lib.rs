@@ -39,6 +39,7 @@ use det_ids::UserId;
 use det_rm::Manager;
 use det_store::users::UserRow;
 use det_store::{Store, StoreError, StoreUrl, places, settings, users};
+use det_taskspec::PlaceRuntime;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -177,9 +178,11 @@ impl RunningMaster {
             .all(|name| connected.has(&name.as_str().into()))
     }
 
-    /// What these agents start containers with, each runtime once, by name: `docker`, `podman`, `process`. Errs where the
-    /// database cannot be read.
-    pub async fn runtimes_of(&self, names: &[String]) -> Result<BTreeSet<String>, StoreError> {
+    /// What these agents start containers with, each runtime once. Errs where the database cannot be read.
+    pub async fn runtimes_of(
+        &self,
+        names: &[String],
+    ) -> Result<BTreeSet<PlaceRuntime>, StoreError> {
         let mut conn = self.master.context.store.read().await?;
         let rows = places::list(&mut conn.conn()).await?.into_iter();
         let named = rows.filter(|row| names.iter().any(|name| name == row.id.as_str()));

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use det_ids::{PlaceId, SlotId};
 use det_lifecycle::place::Capacity;
 use det_scheduler::{Fault, Service, Services};
+use det_taskspec::PlaceRuntime;
 use sqlx::postgres::PgRow;
 
 use crate::column::{FromRow, text};
@@ -32,9 +33,8 @@ pub struct PlaceRow {
     pub addresses: Vec<String>,
     /// Software version, as it reports it; empty where the manager names none.
     pub version: String,
-    /// What containers are started with, as it reports it: `docker`, `podman`, `process`; empty where the manager names
-    /// none.
-    pub runtime: String,
+    /// What containers are started with.
+    pub runtime: PlaceRuntime,
     /// When it first joined, microseconds.
     pub registered_at: i64,
     /// Since when it is away; `None` = connected.
@@ -89,7 +89,7 @@ impl From<Columns> for PlaceRow {
             capacity: columns.capacity,
             addresses: columns.addresses,
             version: columns.version,
-            runtime: columns.runtime,
+            runtime: columns.runtime.into(),
             registered_at: columns.registered_at,
             disconnected_at: columns.disconnected_at,
         }

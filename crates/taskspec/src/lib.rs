@@ -23,6 +23,7 @@ mod notebook;
 pub mod pods;
 mod ports;
 mod registry;
+mod runtime;
 pub mod sandbox;
 mod service;
 mod shell;
@@ -48,6 +49,7 @@ pub use notebook::{
 };
 pub use ports::{GivenPorts, HostPorts, Hosts, PortWish, RENDEZVOUS_PORT};
 pub use registry::{DOCKER_HUB, RegistryAuth, login_server, registry_of};
+pub use runtime::{PlaceRuntime, RuntimeKind};
 pub use service::SERVICE_FAILURE_FILE;
 pub use shell::{
     AUTHORIZED_KEYS_FILE, SHELL_KEY_FILE, SHELL_PORTS, SSHD_CONFIG_FILE, ShellDetails,

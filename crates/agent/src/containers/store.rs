@@ -22,6 +22,8 @@ use det_taskspec::{ContainerExit, ContainerSpec, EXIT_FILE, ExitCause, SPOOL_DIR
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub(crate) use det_taskspec::RuntimeKind;
+
 use crate::data_dir::{make_private_dir, write_atomically};
 
 /// The directory of one container.
@@ -38,26 +40,6 @@ pub(crate) struct Record {
     pub(crate) phase: Phase,
     /// The strongest order of the master to end it, if there was one.
     pub(crate) kill: Option<KillOrder>,
-}
-
-/// The kind of a container runtime.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum RuntimeKind {
-    Process,
-    Docker,
-    Podman,
-}
-
-impl RuntimeKind {
-    /// The name in reports to the master and in messages.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-        }
-    }
 }
 
 /// The phase of a container in the agent. It only moves down this list.

@@ -6,10 +6,11 @@ use det_ids::PriorityOrder;
 use serde::{Deserialize, Serialize};
 
 /// How a resource manager runs containers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ManagerKind {
-    /// On machines with agents.
+    /// On machines with agents; what a manager is that names no kind.
+    #[default]
     Agent,
     /// In pods of a Kubernetes cluster.
     Kubernetes,
@@ -20,6 +21,24 @@ pub enum ManagerKind {
 }
 
 impl ManagerKind {
+    /// Every kind.
+    const ALL: [Self; 4] = [Self::Agent, Self::Kubernetes, Self::Slurm, Self::Pbs];
+
+    /// The kind of this word of the configuration; `None` = there is none.
+    pub(super) fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    }
+
+    /// The word of the configuration.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Agent => "agent",
+            Self::Kubernetes => "kubernetes",
+            Self::Slurm => "slurm",
+            Self::Pbs => "pbs",
+        }
+    }
+
     /// Which of two priorities goes first in its pools.
     pub fn priority_order(self) -> PriorityOrder {
         match self {
@@ -32,12 +51,7 @@ impl ManagerKind {
 impl fmt::Display for ManagerKind {
     /// The word of the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Agent => "agent",
-            Self::Kubernetes => "kubernetes",
-            Self::Slurm => "slurm",
-            Self::Pbs => "pbs",
-        })
+        f.write_str(self.word())
     }
 }
 

@@ -281,7 +281,7 @@ impl Registry for Agents {
                         details: PlaceDetails {
                             addresses: hello.addresses,
                             version: hello.version,
-                            runtime: hello.runtime,
+                            runtime: hello.runtime.into(),
                         },
                     };
                     places.join_in(tx, joined).await

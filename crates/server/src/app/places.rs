@@ -386,7 +386,7 @@ fn row_of(joined: &JoinedPlace, before: Option<&PlaceRow>) -> PlaceRow {
         capacity: joined.capacity.clone(),
         addresses: details.addresses.clone(),
         version: details.version.replace('\0', ""),
-        runtime: details.runtime.replace('\0', ""),
+        runtime: details.runtime.as_str().replace('\0', "").into(),
         registered_at: before.map_or_else(det_store::now, |b| b.registered_at),
         disconnected_at: place.disconnected_at.map(|at| at.0),
     }

@@ -12,6 +12,7 @@ use super::provider::PROVIDER;
 use super::{filled, is_true};
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
+use crate::master::types::ManagerKind;
 use crate::quote::cut;
 use crate::schema::{Findings, Kind, NATURAL_32, Section, closest, field, keys, section};
 use crate::yaml::{Node, Tree};
@@ -87,11 +88,13 @@ impl ManagerWithPools<'_> {
         }
     }
 
-    fn kind(&self) -> &str {
-        self.manager
+    /// `None` = of a kind that there is not, which is reported where it is named.
+    fn kind(&self) -> Option<ManagerKind> {
+        let named = self
+            .manager
             .and_then(|manager| manager.get("type"))
-            .and_then(Node::text)
-            .unwrap_or("agent")
+            .and_then(Node::text);
+        named.map_or_else(|| Some(ManagerKind::default()), ManagerKind::of_word)
     }
 
     fn pool_names(&self) -> Vec<&str> {
@@ -131,7 +134,7 @@ pub(super) fn document(findings: &mut Findings, root: &Node) {
     unique_managers(findings, &all);
     single_cloud(findings, &all);
     for managed in &all {
-        if managed.kind() == "agent" || !managed.pools.is_empty() {
+        if managed.kind() == Some(ManagerKind::Agent) || !managed.pools.is_empty() {
             default_pools(findings, managed, root);
         }
         if managed.additional.is_some() && managed.pools.is_empty() {
@@ -281,7 +284,10 @@ fn default_pools(findings: &mut Findings, managed: &ManagerWithPools<'_>, root: 
 fn slots_of_pods(findings: &mut Findings, root: &Node, all: &[ManagerWithPools<'_>]) {
     const KEY: &str = "max_slots_per_pod";
     let of_cluster = root.find("task_container_defaults.kubernetes.max_slots_per_pod");
-    for managed in all.iter().filter(|managed| managed.kind() == "kubernetes") {
+    for managed in all
+        .iter()
+        .filter(|managed| managed.kind() == Some(ManagerKind::Kubernetes))
+    {
         let of_manager = managed.manager.and_then(|manager| manager.get(KEY));
         let at = managed.manager.and_then(|manager| manager.at.clone());
         let several = all.len() > 1;

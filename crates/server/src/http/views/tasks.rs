@@ -18,7 +18,7 @@ use det_store::StoreError;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::experiments::JobRow;
 use det_store::task_documents::LaunchedTask;
-use det_taskspec::{Device, RunsIn, TaskDetails, TaskKind};
+use det_taskspec::{Device, PlaceRuntime, RunsIn, RuntimeKind, TaskDetails, TaskKind};
 
 use crate::app::reads::tasks::{Live, TaskView};
 use crate::app::services::{Offer, Protocol};
@@ -203,7 +203,7 @@ fn scheduler_name(policy: Policy) -> &'static str {
 
 /// Summaries of live allocations by id.
 pub(crate) fn summaries(live: &Live) -> BTreeMap<String, AllocationSummary> {
-    let mut known: BTreeMap<&PlaceId, (Vec<Device>, &str)> = BTreeMap::new();
+    let mut known: BTreeMap<&PlaceId, (Vec<Device>, &PlaceRuntime)> = BTreeMap::new();
     for agent in &live.agents {
         known.insert(&agent.id, (agent.capacity.devices(), &agent.runtime));
     }
@@ -277,7 +277,7 @@ fn service(row: &AllocationRow, offer: &Offer) -> ProxyPortConfig {
 
 fn resources(
     container: &ContainerRow,
-    agent: Option<&(Vec<Device>, &str)>,
+    agent: Option<&(Vec<Device>, &PlaceRuntime)>,
     runs_in: RunsIn,
 ) -> ResourcesSummary {
     let devices = agent
@@ -317,7 +317,9 @@ fn resources(
     ResourcesSummary {
         resources_id: container.id.to_string(),
         resources_type: match (runs_in, agent) {
-            (RunsIn::Machine, Some((_, "process"))) => "process".into(),
+            (RunsIn::Machine, Some((_, PlaceRuntime::Agent(RuntimeKind::Process)))) => {
+                RuntimeKind::Process.name().into()
+            }
             (RunsIn::Machine | RunsIn::Pod, _) => runs_in.resources_type().into(),
         },
         allocation_id: container.allocation_id.to_string(),
