@@ -9,7 +9,7 @@
 
 pub mod adoption;
 
-use det_ids::{AgentId, AllocationId, ContainerId, SlotId};
+use det_ids::{AgentId, AllocationId, ContainerId, LogLevel, SlotId};
 use det_lifecycle::container::ObservedState;
 use det_taskspec::{ContainerExit, ContainerSpec, Device, ExitCause};
 use serde::{Deserialize, Serialize};
@@ -185,8 +185,8 @@ pub struct AgentLog {
     pub allocation_id: AllocationId,
     /// Container, if they concern one.
     pub container_id: Option<ContainerId>,
-    /// `(microseconds since 1970, level name such as LOG_LEVEL_INFO, text without line end)`.
-    pub lines: Vec<(i64, String, String)>,
+    /// `(microseconds since 1970, level, text without line end)`.
+    pub lines: Vec<(i64, LogLevel, String)>,
 }
 
 /// A message from the master to an agent.

@@ -197,7 +197,7 @@ mod tests {
         AgentLog {
             allocation_id: "t.1".into(),
             container_id: None,
-            lines: vec![(0, "LOG_LEVEL_INFO".into(), text.into())],
+            lines: vec![(0, det_ids::LogLevel::Info, text.into())],
         }
     }
 

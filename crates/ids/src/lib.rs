@@ -9,12 +9,14 @@
 //! - A **container** is one member of an allocation on one place (the wire calls it *resource*).
 //! - A **place** is what containers run on: today an agent's machine. It offers slots.
 
+mod logs;
 mod priority;
 mod quantity;
 
 use std::fmt;
 use std::str::FromStr;
 
+pub use logs::{LogLevel, LogSource, LogStream, LogWord, Word};
 pub use priority::PriorityOrder;
 pub use quantity::quantity;
 use serde::{Deserialize, Serialize};

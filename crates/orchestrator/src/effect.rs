@@ -1,24 +1,13 @@
 //! What is to be done in the transaction that holds the decided rows.
 
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, TaskId, TrialId,
+    AllocationId, ContainerId, ExperimentId, LogLevel, Micros, PlaceId, RequestId, TaskId, TrialId,
 };
 use det_lifecycle::record::{EventKind, RecordedState, Subject};
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::UnmanagedState;
 
 use crate::Cause;
-
-/// How much a line of the master's own in a task's log matters to its readers, who filter by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogLevel {
-    /// The usual course of things, and what users asked for.
-    Info,
-    /// Something went wrong, and the task goes on; or it goes on otherwise than was wanted.
-    Warning,
-    /// A task, or an attempt of its code, failed.
-    Error,
-}
 
 /// Something to do. Each may be carried out twice when a transaction is repeated.
 #[derive(Debug, Clone, PartialEq)]

@@ -33,9 +33,10 @@ mod unmanaged;
 
 use std::sync::Arc;
 
+pub use det_ids::LogLevel;
 use det_ids::{AllocationId, Micros, TaskId, TrialId};
 use det_lifecycle::record::{ActorName, Subject};
-pub use effect::{Effect, LogLevel, NewTrial, Record, Topic};
+pub use effect::{Effect, NewTrial, Record, Topic};
 pub use event::{Continuation, Event, Need, PlacedAllocation};
 pub use fallback::{Prospects, Seeker, SentOn};
 pub use idle::{IdleClock, IdleClocks, IdleService, counts_idle};

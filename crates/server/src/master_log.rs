@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, LogLevel, TrialId};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
@@ -29,8 +29,8 @@ pub struct Entry {
     pub id: i64,
     /// When, microseconds since 1970.
     pub at: i64,
-    /// `LOG_LEVEL_…`.
-    pub level: &'static str,
+    /// How much it matters.
+    pub level: LogLevel,
     /// The message and its fields.
     pub message: String,
     /// What of users' work the line is about.
@@ -126,7 +126,7 @@ impl MasterLog {
             .next_id
     }
 
-    fn push(&self, level: &'static str, message: String, about: About) {
+    fn push(&self, level: LogLevel, message: String, about: About) {
         {
             let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
             let id = lines.next_id;
@@ -154,17 +154,17 @@ impl<S: Subscriber> Layer<S> for Recorder {
         event.record(&mut text);
         let about = std::mem::take(&mut text.about);
         self.0
-            .push(level_name(*event.metadata().level()), text.finish(), about);
+            .push(log_level(*event.metadata().level()), text.finish(), about);
     }
 }
 
-fn level_name(level: Level) -> &'static str {
+fn log_level(level: Level) -> LogLevel {
     match level {
-        Level::TRACE => "LOG_LEVEL_TRACE",
-        Level::DEBUG => "LOG_LEVEL_DEBUG",
-        Level::INFO => "LOG_LEVEL_INFO",
-        Level::WARN => "LOG_LEVEL_WARNING",
-        Level::ERROR => "LOG_LEVEL_ERROR",
+        Level::TRACE => LogLevel::Trace,
+        Level::DEBUG => LogLevel::Debug,
+        Level::INFO => LogLevel::Info,
+        Level::WARN => LogLevel::Warning,
+        Level::ERROR => LogLevel::Error,
     }
 }
 
@@ -244,9 +244,9 @@ mod tests {
         let lines = log.tail(10);
         assert_eq!(
             (lines[0].id, lines[0].level, lines[0].message.as_str()),
-            (0, "LOG_LEVEL_INFO", "the master is ready")
+            (0, LogLevel::Info, "the master is ready")
         );
-        assert_eq!(lines[1].level, "LOG_LEVEL_WARNING");
+        assert_eq!(lines[1].level, LogLevel::Warning);
         assert_eq!(lines[1].message, "agent 7 is slow agent.id=\"a1\" slots=4");
         assert!(lines.iter().all(|line| !line.about.is_work()));
         recorded(&log, || {
@@ -283,7 +283,7 @@ mod tests {
     fn old_lines_give_way_and_numbers_go_on() {
         let log = MasterLog::new(Hub::default());
         for n in 0..CAPACITY + 5 {
-            log.push("LOG_LEVEL_INFO", n.to_string(), About::default());
+            log.push(LogLevel::Info, n.to_string(), About::default());
         }
         let all = log.from(0);
         assert_eq!(all.len(), CAPACITY);
@@ -306,7 +306,7 @@ mod tests {
         let hub = Hub::default();
         let log = MasterLog::new(hub.clone());
         let mut changes = hub.subscribe(Topic::MasterLog);
-        log.push("LOG_LEVEL_INFO", "hello".into(), About::default());
+        log.push(LogLevel::Info, "hello".into(), About::default());
         changes.changed().await;
         assert_eq!(log.tail(1)[0].message, "hello");
     }

@@ -1,10 +1,10 @@
 //! Batches of records, as they are sent to the master.
 
-use det_ids::{AgentId, AllocationId, ContainerId, TaskId};
+use det_ids::{AgentId, AllocationId, ContainerId, LogSource, TaskId};
 use serde::Serialize;
 
 use crate::record::rfc3339;
-use crate::{Level, Record};
+use crate::{LogLevel, Record};
 
 /// Path of the route that receives batches, below the master's address.
 pub const LOGS_PATH: &str = "/api/v1/task/logs";
@@ -132,9 +132,9 @@ fn log_entry<'a>(record: &'a Record, ids: &'a BatchIds) -> LogEntry<'a> {
         container_id: &ids.container_id,
         rank_id: record.rank_id,
         timestamp: rfc3339(record.timestamp_micros),
-        level: record.level.map(Level::as_str),
+        level: record.level.map(LogLevel::as_str),
         log: Line(&record.log),
-        source: "task",
+        source: LogSource::Task.as_str(),
         stdtype: record.stdtype.as_str(),
     }
 }
@@ -144,22 +144,22 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{Outage, Stdtype};
+    use crate::{LogStream, Outage};
 
     #[test]
     fn a_batch_reads_as_the_wire_contract_says() {
         let plain = Record {
             timestamp_micros: 1_646_187_318_299_569,
-            stdtype: Stdtype::Stdout,
+            stdtype: LogStream::Stdout,
             rank_id: None,
             level: None,
             log: "hello".into(),
             outage: None,
         };
         let marked = Record {
-            stdtype: Stdtype::Stderr,
+            stdtype: LogStream::Stderr,
             rank_id: Some(3),
-            level: Some(Level::Error),
+            level: Some(LogLevel::Error),
             outage: Some(Outage {
                 since_micros: 1_646_187_310_000_000,
                 until_micros: 1_646_187_318_000_000,

@@ -34,8 +34,9 @@ mod writer;
 
 pub use ack::{acknowledge, acknowledged};
 pub use batch::{Batch, BatchIds, LOGS_PATH, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, batch_body};
+pub use det_ids::{LogLevel, LogStream};
 pub use error::SpoolError;
 pub use plain::{open_plain, read_plain};
 pub use reader::Reader;
-pub use record::{Level, Outage, Record, Stdtype, rfc3339};
+pub use record::{Outage, Record, rfc3339};
 pub use writer::{DEFAULT_CAPACITY_BYTES, Writer};

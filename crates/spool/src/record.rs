@@ -1,6 +1,7 @@
 //! Records: the lines of a task's log.
 
-use serde::{Deserialize, Serialize};
+use det_ids::{LogLevel, LogStream};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// One line that a task wrote.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,13 +11,18 @@ pub struct Record {
     pub timestamp_micros: i64,
     /// The stream on which the task wrote it.
     #[serde(rename = "s")]
-    pub stdtype: Stdtype,
+    pub stdtype: LogStream,
     /// Rank of the worker that wrote it, when the line gave it.
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     pub rank_id: Option<u32>,
     /// Severity, when the line gave it.
-    #[serde(rename = "v", default, skip_serializing_if = "Option::is_none")]
-    pub level: Option<Level>,
+    #[serde(
+        rename = "v",
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "short"
+    )]
+    pub level: Option<LogLevel>,
     /// The text without its line end.
     #[serde(rename = "l")]
     pub log: String,
@@ -42,53 +48,10 @@ pub struct Outage {
     pub cause: String,
 }
 
-/// A standard stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Stdtype {
-    /// Standard output.
-    Stdout,
-    /// Standard error, and messages of the supervisor to users.
-    Stderr,
-}
-
-impl Stdtype {
-    /// The name on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stdout => "stdout",
-            Self::Stderr => "stderr",
-        }
-    }
-}
-
-/// Severity of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// Detail for developers.
-    Debug,
-    /// Ordinary progress.
-    Info,
-    /// Degraded operation.
-    Warning,
-    /// An operation failed.
-    Error,
-    /// The program cannot continue.
-    Critical,
-}
-
-impl Level {
-    /// The enum name on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Debug => "LOG_LEVEL_DEBUG",
-            Self::Info => "LOG_LEVEL_INFO",
-            Self::Warning => "LOG_LEVEL_WARNING",
-            Self::Error => "LOG_LEVEL_ERROR",
-            Self::Critical => "LOG_LEVEL_CRITICAL",
-        }
-    }
+/// Spools have the short words of levels.
+#[expect(clippy::ref_option, reason = "serde hands the field by reference")]
+fn short<S: Serializer>(level: &Option<LogLevel>, serializer: S) -> Result<S::Ok, S::Error> {
+    level.map(LogLevel::word).serialize(serializer)
 }
 
 /// Microseconds since 1970 as RFC 3339 UTC with six fraction digits: `2022-03-02T02:15:18.299569Z`.

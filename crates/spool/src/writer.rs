@@ -296,12 +296,12 @@ fn resume(dir: &Path, first: u64) -> Result<(Segment, u64), SpoolError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Reader, Stdtype};
+    use crate::{LogStream, Reader};
 
     fn line(text: &str) -> Record {
         Record {
             timestamp_micros: 1,
-            stdtype: Stdtype::Stdout,
+            stdtype: LogStream::Stdout,
             rank_id: None,
             level: None,
             log: text.to_owned(),

@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use det_spool::{Batch, Reader, Record, Stdtype, Writer, acknowledge, acknowledged};
+use det_spool::{Batch, LogStream, Reader, Record, Writer, acknowledge, acknowledged};
 use proptest::prelude::*;
 
 const CAPACITY: u64 = 1 << 30;
@@ -13,7 +13,7 @@ const CAPACITY: u64 = 1 << 30;
 fn line(text: &str) -> Record {
     Record {
         timestamp_micros: 5,
-        stdtype: Stdtype::Stdout,
+        stdtype: LogStream::Stdout,
         rank_id: None,
         level: None,
         log: text.to_owned(),

@@ -3,7 +3,7 @@
 mod lines;
 pub mod retention;
 
-use det_ids::{AgentId, AllocationId, ContainerId, TaskId};
+use det_ids::{AgentId, AllocationId, ContainerId, LogLevel, LogSource, LogStream, TaskId, Word};
 use memchr::memmem::Finder;
 
 use crate::chunk::unpacked_size;
@@ -19,12 +19,12 @@ pub struct LogLine {
     pub at: i64,
     /// Text with exactly one line end.
     pub log: String,
-    /// `LOG_LEVEL_…`, if known.
-    pub level: Option<String>,
-    /// `stdout` or `stderr`.
-    pub stdtype: Option<String>,
-    /// `task`, `master`, `agent`.
-    pub source: Option<String>,
+    /// How much it matters, if known.
+    pub level: Option<LogLevel>,
+    /// The stream, if known.
+    pub stdtype: Option<Word<LogStream>>,
+    /// Which program wrote it, if known.
+    pub source: Option<Word<LogSource>>,
     /// Rank of a worker process.
     pub rank_id: Option<i64>,
     /// Allocation that printed it.
@@ -200,9 +200,9 @@ pub fn pack(lines: &[LogLine]) -> Result<PackedLines, StoreError> {
             line.at,
             &line.log,
             &Origin {
-                level: line.level.as_deref(),
-                stdtype: line.stdtype.as_deref(),
-                source: line.source.as_deref(),
+                level: line.level,
+                stdtype: line.stdtype.as_ref().map(Word::as_str),
+                source: line.source.as_ref().map(Word::as_str),
                 rank_id: line.rank_id,
                 allocation_id: line.allocation_id.as_ref().map(AllocationId::as_str),
                 container_id: line.container_id.as_ref().map(ContainerId::as_str),
@@ -342,7 +342,7 @@ mod tests {
             .iter()
             .map(|text| LogLine {
                 log: format!("{text}\n"),
-                source: Some("task".into()),
+                source: Some(LogSource::Task.into()),
                 ..LogLine::default()
             })
             .collect();

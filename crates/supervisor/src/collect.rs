@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use det_spool::{Record, Stdtype};
+use det_spool::{LogStream, Record};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::Mode;
@@ -34,7 +34,7 @@ const PASSES_BEFORE_GATE: usize = 20;
 #[derive(Debug)]
 pub(crate) struct Source {
     file: File,
-    stdtype: Stdtype,
+    stdtype: LogStream,
     end: End,
     splitter: Splitter,
     continuations: Continuations,
@@ -51,7 +51,7 @@ enum End {
 
 impl Source {
     /// Standard output or error of the entrypoint.
-    pub(crate) fn pipe(fd: impl Into<OwnedFd>, stdtype: Stdtype) -> Self {
+    pub(crate) fn pipe(fd: impl Into<OwnedFd>, stdtype: LogStream) -> Self {
         Self {
             file: File::from(fd.into()),
             stdtype,
@@ -62,7 +62,7 @@ impl Source {
     }
 
     /// A named pipe through which workers write without their launcher: `train/logs/stdout.log` and `stderr.log`.
-    pub(crate) fn fifo(path: &Path, stdtype: Stdtype) -> io::Result<Self> {
+    pub(crate) fn fifo(path: &Path, stdtype: LogStream) -> io::Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR)?,
@@ -278,7 +278,7 @@ impl Collector {
     }
 }
 
-fn record(stdtype: Stdtype, continuations: &mut Continuations, line: &[u8]) -> Record {
+fn record(stdtype: LogStream, continuations: &mut Continuations, line: &[u8]) -> Record {
     let line = classify(line);
     let level = continuations.level(&line);
     Record {

@@ -1,6 +1,6 @@
 //! Splits bytes into the lines of a log. Pure.
 
-use det_spool::Level;
+use det_spool::LogLevel;
 
 /// The most bytes of a line; longer ones are split.
 pub(crate) const MAX_LINE_BYTES: usize = 8191;
@@ -95,7 +95,7 @@ pub(crate) struct Line {
     /// From a leading `[rank=N]`, which the launchers put before the lines of their workers.
     pub(crate) rank_id: Option<u32>,
     /// From a leading `INFO:` and the like, as Python's logging writes them.
-    pub(crate) level: Option<Level>,
+    pub(crate) level: Option<LogLevel>,
     /// The rest: UTF-8, NUL included.
     pub(crate) text: String,
 }
@@ -120,14 +120,14 @@ fn take_rank(line: &str) -> Option<(u32, &str)> {
     Some((rank, rest.strip_prefix(' ').unwrap_or(rest)))
 }
 
-fn take_level(line: &str) -> Option<(Level, &str)> {
+fn take_level(line: &str) -> Option<(LogLevel, &str)> {
     let (name, rest) = line.split_once(':')?;
     let level = match name {
-        "DEBUG" => Level::Debug,
-        "INFO" => Level::Info,
-        "WARNING" => Level::Warning,
-        "ERROR" => Level::Error,
-        "CRITICAL" => Level::Critical,
+        "DEBUG" => LogLevel::Debug,
+        "INFO" => LogLevel::Info,
+        "WARNING" => LogLevel::Warning,
+        "ERROR" => LogLevel::Error,
+        "CRITICAL" => LogLevel::Critical,
         _ => return None,
     };
     Some((level, rest.strip_prefix(' ').unwrap_or(rest)))
@@ -204,17 +204,20 @@ mod tests {
             (b"plain", line(None, None, "plain")),
             (b"[rank=3] hello", line(Some(3), None, "hello")),
             (b"[rank=3]  indented", line(Some(3), None, " indented")),
-            (b"[rank=0] INFO: x", line(Some(0), Some(Level::Info), "x")),
+            (
+                b"[rank=0] INFO: x",
+                line(Some(0), Some(LogLevel::Info), "x"),
+            ),
             (
                 b"ERROR: [7] root: x",
-                line(None, Some(Level::Error), "[7] root: x"),
+                line(None, Some(LogLevel::Error), "[7] root: x"),
             ),
             (
                 b"WARNING:root:x",
-                line(None, Some(Level::Warning), "root:x"),
+                line(None, Some(LogLevel::Warning), "root:x"),
             ),
-            (b"CRITICAL:", line(None, Some(Level::Critical), "")),
-            (b"DEBUG: ", line(None, Some(Level::Debug), "")),
+            (b"CRITICAL:", line(None, Some(LogLevel::Critical), "")),
+            (b"DEBUG: ", line(None, Some(LogLevel::Debug), "")),
             (b"INFORMATION: x", line(None, None, "INFORMATION: x")),
             (b"an INFO: x", line(None, None, "an INFO: x")),
             (b"[rank=x] y", line(None, None, "[rank=x] y")),

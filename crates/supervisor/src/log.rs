@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use det_spool::{
-    Batch, Level, MAX_BATCH_BYTES, Outage, Reader, Record, SpoolError, Stdtype, Writer,
+    Batch, LogLevel, LogStream, MAX_BATCH_BYTES, Outage, Reader, Record, SpoolError, Writer,
 };
 
 use crate::clock::now_micros;
@@ -99,12 +99,12 @@ impl Log {
     }
 
     /// Adds a message for users to the task's log.
-    pub(crate) fn say(&self, level: Level, text: &str) {
+    pub(crate) fn say(&self, level: LogLevel, text: &str) {
         let records: Vec<Record> = text
             .lines()
             .map(|line| Record {
                 timestamp_micros: now_micros(),
-                stdtype: Stdtype::Stderr,
+                stdtype: LogStream::Stderr,
                 rank_id: None,
                 level: Some(level),
                 log: line.to_owned(),
@@ -315,9 +315,9 @@ fn outage_record(outage: Outage) -> Record {
     };
     Record {
         timestamp_micros: outage.until_micros,
-        stdtype: Stdtype::Stderr,
+        stdtype: LogStream::Stderr,
         rank_id: None,
-        level: Some(Level::Warning),
+        level: Some(LogLevel::Warning),
         log: format!(
             "the log of this task could not be written to its agent's disk for {seconds:.1} s ({}): {missing}",
             outage.cause
@@ -349,7 +349,7 @@ mod tests {
     fn record(text: &str) -> Record {
         Record {
             timestamp_micros: 0,
-            stdtype: Stdtype::Stdout,
+            stdtype: LogStream::Stdout,
             rank_id: None,
             level: None,
             log: text.to_owned(),

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
 
-use det_spool::{Level, Stdtype};
+use det_spool::{LogLevel, LogStream};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getpid};
 
@@ -108,8 +108,8 @@ impl Processes {
             .map_err(|error| self.spawn_failed(program, env, &error))?;
         let mut sources = std::mem::take(&mut self.fifos);
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        sources.extend(stdout.map(|fd| Source::pipe(fd, Stdtype::Stdout)));
-        sources.extend(stderr.map(|fd| Source::pipe(fd, Stdtype::Stderr)));
+        sources.extend(stdout.map(|fd| Source::pipe(fd, LogStream::Stdout)));
+        sources.extend(stderr.map(|fd| Source::pipe(fd, LogStream::Stderr)));
         let (reader, control) = io::pipe().map_err(thread_failed)?;
         let (gate, key) = mpsc::channel();
         let collector = collect::start(
@@ -148,7 +148,7 @@ impl Processes {
         let is_name = !program.as_bytes().contains(&b'/');
         let path = env.path();
         self.log.say(
-            Level::Info,
+            LogLevel::Info,
             &format!(
                 "PATH is {}, and the working directory is {}",
                 path.to_string_lossy(),
@@ -199,8 +199,8 @@ impl Processes {
 fn worker_pipes(run_dir: &Path, diagnostics: &Diagnostics) -> Vec<Source> {
     let logs = run_dir.join("train/logs");
     let pipes = [
-        ("stdout.log", Stdtype::Stdout),
-        ("stderr.log", Stdtype::Stderr),
+        ("stdout.log", LogStream::Stdout),
+        ("stderr.log", LogStream::Stderr),
     ];
     let made: io::Result<Vec<Source>> = pipes
         .into_iter()

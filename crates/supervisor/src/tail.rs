@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use det_spool::{Record, Stdtype};
+use det_spool::{LogStream, Record};
 use det_taskspec::sandbox::{FAILED_RANK_FILE, FailedRank, MOST_OF_FAILED_RANK};
 use det_taskspec::{ContainerExit, ExitCause};
 
@@ -108,7 +108,7 @@ impl Lines {
             return;
         }
         push(self.of_ranks.entry(rank).or_default(), text);
-        if record.stdtype == Stdtype::Stderr && text == TRACEBACK {
+        if record.stdtype == LogStream::Stderr && text == TRACEBACK {
             // One that did no harm may have been shown before.
             let began = Traceback {
                 at: record.timestamp_micros,
@@ -151,7 +151,7 @@ mod tests {
     fn line(at: i64, rank: Option<u32>, text: &str) -> Record {
         Record {
             timestamp_micros: at,
-            stdtype: Stdtype::Stderr,
+            stdtype: LogStream::Stderr,
             rank_id: rank,
             level: None,
             log: text.to_owned(),

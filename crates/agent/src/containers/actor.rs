@@ -19,12 +19,12 @@ use std::sync::Arc;
 use det_agent_proto::ContainerState;
 use det_agent_proto::adoption::{Adoption, adoption};
 use det_failpoints::failpoint;
-use det_ids::ContainerId;
+use det_ids::{ContainerId, LogLevel};
 use det_taskspec::{ContainerExit, ContainerSpec, EMPTY_IMAGE};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::container::{Container, ENGINE_RETRY, ERROR, INFO, LOG_GRACE, LaunchError, chain};
+use super::container::{Container, ENGINE_RETRY, LOG_GRACE, LaunchError, chain};
 use super::exit::{self, RuntimeEnd};
 use super::handover;
 use super::store::{ContainerDir, KillOrder, Phase, Record, RuntimeKind, StartedContainer};
@@ -162,12 +162,12 @@ impl Actor {
         let exit = match error {
             LaunchError::Killed => ContainerExit::Killed,
             LaunchError::Task(message) => {
-                self.container.say(ERROR, message.clone());
+                self.container.say(LogLevel::Error, message.clone());
                 ContainerExit::SetupFailed { code: 1, message }
             }
             LaunchError::Host(message) => {
                 tracing::error!(container.id = %self.container.spec.container_id, "cannot start a container: {message}");
-                self.container.say(ERROR, message.clone());
+                self.container.say(LogLevel::Error, message.clone());
                 ContainerExit::StartFailed { message }
             }
         };
@@ -277,12 +277,12 @@ impl Actor {
                 .await??);
         }
         container.report(ContainerState::Pulling);
-        container.say(INFO, format!("pulling image \"{}\"", spec.image));
+        container.say(LogLevel::Info, format!("pulling image \"{}\"", spec.image));
         let pulled = engine.pull(&spec.image, spec.registry_auth.as_ref(), |line| {
-            container.say(INFO, line);
+            container.say(LogLevel::Info, line);
         });
         self.unless_killed(pulled, commands).await??;
-        container.say(INFO, format!("pulled image \"{}\"", spec.image));
+        container.say(LogLevel::Info, format!("pulled image \"{}\"", spec.image));
         Ok(())
     }
 

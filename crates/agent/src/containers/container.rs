@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use det_agent_proto::{AgentLog, ContainerReport, ContainerState};
 use det_failpoints::failpoint;
+use det_ids::LogLevel;
 use det_taskspec::ContainerSpec;
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep};
@@ -26,10 +27,6 @@ pub(super) const LOG_GRACE: Duration = Duration::from_secs(10);
 const REMOVE_RETRY: Duration = Duration::from_secs(10);
 /// Pause before an engine that did not answer is asked again.
 pub(super) const ENGINE_RETRY: Duration = Duration::from_secs(2);
-
-pub(super) const INFO: &str = "LOG_LEVEL_INFO";
-pub(super) const WARNING: &str = "LOG_LEVEL_WARNING";
-pub(super) const ERROR: &str = "LOG_LEVEL_ERROR";
 
 /// A container, its directory and its runtime. It knows nothing of the phases, which are the actor's.
 pub(super) struct Container {
@@ -92,15 +89,11 @@ fn same_ports(spec: &ContainerSpec) -> Vec<(u16, u16)> {
 
 impl Container {
     /// Writes a line into the task's log.
-    pub(super) fn say(&self, level: &str, text: impl Into<String>) {
+    pub(super) fn say(&self, level: LogLevel, text: impl Into<String>) {
         self.shared.outbox.log(AgentLog {
             allocation_id: self.spec.allocation_id.clone(),
             container_id: Some(self.spec.container_id.clone()),
-            lines: vec![(
-                jiff::Timestamp::now().as_microsecond(),
-                level.to_owned(),
-                text.into(),
-            )],
+            lines: vec![(jiff::Timestamp::now().as_microsecond(), level, text.into())],
         });
     }
 
@@ -127,7 +120,7 @@ impl Container {
         if let Some(kept) = &prepared.kept {
             let line =
                 format!("files in \"{kept}\" are kept for this user's later notebooks and shells");
-            self.say(INFO, line);
+            self.say(LogLevel::Info, line);
         }
         match self.runtime {
             RuntimeKind::Process => self.start_process(session).await,
@@ -187,7 +180,7 @@ impl Container {
         session: &Session,
     ) -> Result<StartedContainer, LaunchError> {
         if let Some(notice) = grants::missing_capabilities_notice(&self.spec) {
-            self.say(WARNING, notice);
+            self.say(LogLevel::Warning, notice);
         }
         let container = self.clone();
         let start = move || {
@@ -202,7 +195,7 @@ impl Container {
             ))
         })?;
         if let Some(reason) = unlimited {
-            self.say(WARNING, without_limits(&reason));
+            self.say(LogLevel::Warning, without_limits(&reason));
         }
         Ok(StartedContainer {
             identity: Identity::Process(identity),
@@ -250,7 +243,7 @@ impl Container {
                     "\"task_limits\" of the agent's configuration are required, and cannot be set: {reason}"
                 )));
             }
-            Some(reason) => self.say(WARNING, without_limits(&reason)),
+            Some(reason) => self.say(LogLevel::Warning, without_limits(&reason)),
             None => {}
         }
         let id = engine
@@ -357,7 +350,10 @@ impl Container {
 
     /// Kills a container that did not end when it was asked to.
     pub(super) async fn force(&self, identity: &Identity) {
-        self.say(WARNING, "the task did not end in time and is killed");
+        self.say(
+            LogLevel::Warning,
+            "the task did not end in time and is killed",
+        );
         match identity {
             Identity::Process(_) => self.sweep_processes(Some(identity)).await,
             Identity::Engine { .. } => self.signal(identity, Signal::SIGKILL).await,

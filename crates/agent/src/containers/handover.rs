@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use det_ids::LogLevel;
 use det_spool::{
     BatchIds, LOGS_PATH, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, Reader, SpoolError, acknowledge,
     batch_body,
@@ -13,7 +14,7 @@ use reqwest::header::CONTENT_TYPE;
 use thiserror::Error;
 use tokio::time::Instant;
 
-use super::container::{Container, WARNING};
+use super::container::Container;
 
 /// How long the master may be unreachable before the rest of a log is dropped.
 const PATIENCE: Duration = Duration::from_hours(1);
@@ -48,7 +49,7 @@ pub(super) async fn ship_rest(container: &Container) {
         Err(error) => {
             tracing::warn!(container.id = %container_id, "the rest of a task's log is lost: {error}");
             let message = format!("the rest of this container's log is lost: {error}");
-            container.say(WARNING, message);
+            container.say(LogLevel::Warning, message);
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::common::{
 use axum::http::StatusCode;
 use det_agent::{AgentError, AgentOptions};
 use det_agent_proto::{AfterRefusal, ContainerState, PROTOCOL_VERSION, ToAgent};
-use det_spool::{Record, Stdtype, Writer};
+use det_spool::{LogStream, Record, Writer};
 use det_taskspec::{ContainerExit, SPOOL_DIR};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -337,7 +337,7 @@ async fn the_rest_of_a_log_reaches_the_master_before_the_end_does() {
         writer
             .append(&Record {
                 timestamp_micros: 1,
-                stdtype: Stdtype::Stdout,
+                stdtype: LogStream::Stdout,
                 rank_id: None,
                 level: None,
                 log: text.into(),
@@ -383,7 +383,7 @@ async fn a_log_that_the_master_does_not_take_is_given_up_with_a_line() {
     writer
         .append(&Record {
             timestamp_micros: 1,
-            stdtype: Stdtype::Stdout,
+            stdtype: LogStream::Stdout,
             rank_id: None,
             level: None,
             log: "one".into(),

@@ -1,6 +1,6 @@
 //! Made-up rows that look like those of real experiments: names that repeat, states that mix, metrics that fall.
 
-use det_ids::{ExperimentId, TaskId, UserId};
+use det_ids::{ExperimentId, LogLevel, LogSource, LogStream, TaskId, UserId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -402,9 +402,9 @@ pub(super) fn line(number: usize, task: &TaskId, draw: &mut Draw) -> LogLine {
     LogLine {
         at: EPOCH + i64::try_from(number).unwrap_or(0) * 1000,
         log: format!("{text} {:.6}\n", draw.unit()),
-        level: Some("LOG_LEVEL_INFO".into()),
-        stdtype: Some("stdout".into()),
-        source: Some("task".into()),
+        level: Some(LogLevel::Info),
+        stdtype: Some(LogStream::Stdout.into()),
+        source: Some(LogSource::Task.into()),
         rank_id: Some(0),
         allocation_id: Some(task.allocation(1)),
         container_id: Some("7d1f1a52-8d0c-4f6a-9a45-3c7d2a0c8f11".into()),

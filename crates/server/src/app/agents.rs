@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_agent_proto::{AgentLog, DeviceReport, DevicesReport, Hello, PROTOCOL_VERSION, Welcome};
 use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
-use det_ids::{AgentId, PlaceId, SlotId};
+use det_ids::{AgentId, LogSource, LogStream, PlaceId, SlotId};
 use det_lifecycle::place::DeviceReading;
 use det_orchestrator::Event;
 use det_rm::{Capacity, JoinedPlace, PlaceDetails};
@@ -328,8 +328,8 @@ impl Registry for Agents {
                 at,
                 log: format!("{}\n", text.trim_end()),
                 level: Some(level),
-                stdtype: Some("stdout".into()),
-                source: Some("agent".into()),
+                stdtype: Some(LogStream::Stdout.into()),
+                source: Some(LogSource::Agent.into()),
                 allocation_id: Some(log.allocation_id.clone()),
                 container_id: log.container_id.clone(),
                 agent_id: Some(agent.clone()),

@@ -3,8 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use det_config::master::MasterConfig;
-use det_ids::{AllocationId, TaskId};
-use det_orchestrator::LogLevel;
+use det_ids::{AllocationId, LogLevel, LogSource, LogStream, TaskId};
 use det_store::events::{self, NewEvent};
 use det_store::logs::{self, LogLine};
 use det_store::{Store, StoreError, WriteTx};
@@ -85,17 +84,12 @@ impl Context {
         allocation_id: Option<&AllocationId>,
         (level, text): (LogLevel, &str),
     ) -> Result<(), StoreError> {
-        let level = match level {
-            LogLevel::Info => "LOG_LEVEL_INFO",
-            LogLevel::Warning => "LOG_LEVEL_WARNING",
-            LogLevel::Error => "LOG_LEVEL_ERROR",
-        };
         let line = LogLine {
             at: det_store::now(),
             log: format!("{}\n", text.trim_end()),
-            level: Some(level.into()),
-            stdtype: Some("stdout".into()),
-            source: Some("master".into()),
+            level: Some(level),
+            stdtype: Some(LogStream::Stdout.into()),
+            source: Some(LogSource::Master.into()),
             allocation_id: allocation_id.cloned(),
             ..LogLine::default()
         };

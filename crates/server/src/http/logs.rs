@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use axum::body::Bytes;
 use axum::extract::Path;
 use det_api_types::logs::{
-    Id, IncomingLogs, LogFieldsQuery, LogLevel, LogsQuery, PlainLogs, PostTaskLogsRequest,
-    SpoolOutage, SpoolPosition, TaskLog, TaskLogsFieldsResponse, TaskLogsResponse,
-    TrialLogsFieldsResponse, TrialLogsResponse, UnmanagedLog, read_task_logs,
+    Id, IncomingLogs, LogFieldsQuery, LogsQuery, PlainLogs, PostTaskLogsRequest, SpoolOutage,
+    SpoolPosition, TaskLog, TaskLogsFieldsResponse, TaskLogsResponse, TrialLogsFieldsResponse,
+    TrialLogsResponse, UnmanagedLog, read_task_logs,
 };
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{SalvagedElement, Timestamp};
-use det_ids::{AgentId, AllocationId, ContainerId, TaskId, TrialId};
+use det_ids::{AgentId, AllocationId, ContainerId, LogLevel, LogSource, TaskId, TrialId, Word};
 use det_store::logs::{LogLine, Origin, PackedLines, Packer, pack};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -28,6 +28,7 @@ use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, RawBody, Reporter, Shutdown, WireBody, WireQuery};
 use crate::http::respond::{Answer, StreamAnswer, empty, line, message, stream};
 use crate::http::views;
+use crate::http::views::logs::stored_level;
 
 /// Characters kept of the error of a disk.
 const LONGEST_CAUSE: usize = 200;
@@ -55,12 +56,6 @@ fn stored_text(text: &str) -> String {
     stored_parts(text).concat()
 }
 
-fn stored_level(level: Option<LogLevel>) -> Option<&'static str> {
-    level
-        .filter(|level| *level != LogLevel::Unspecified)
-        .map(LogLevel::as_str)
-}
-
 /// An identity of where a line comes from; blank is the same as none.
 fn plain_id<'a>(id: Option<&'a Id<'_>>) -> Option<&'a str> {
     id.map(|id| &*id.0).filter(|id| !id.is_empty())
@@ -76,9 +71,9 @@ fn stored_line(record: TaskLog, now: i64) -> LogLine {
     LogLine {
         at: record.timestamp.map_or(now, Timestamp::micros),
         log: stored_text(&record.log),
-        level: stored_level(record.level).map(str::to_owned),
-        stdtype: stored_id(record.stdtype),
-        source: stored_id(record.source),
+        level: record.level.and_then(stored_level),
+        stdtype: stored_id(record.stdtype).map(Word::read),
+        source: stored_id(record.source).map(Word::read),
         rank_id: record.rank_id,
         allocation_id: stored_id(record.allocation_id).map(AllocationId),
         container_id: stored_id(record.container_id).map(ContainerId),
@@ -123,7 +118,7 @@ fn plain_batch(logs: PlainLogs<'_>) -> AppResult<Batch> {
             record.timestamp.map_or(now, |time| time.0.micros()),
             stored_parts(&record.log.0),
             &Origin {
-                level: stored_level(record.level.map(|level| level.0)),
+                level: record.level.and_then(|level| stored_level(level.0)),
                 stdtype: plain_id(record.stdtype.as_ref()),
                 source: plain_id(record.source.as_ref()),
                 rank_id: record.rank_id,
@@ -211,8 +206,8 @@ fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
                     lines.push(LogLine {
                         at: now,
                         log: format!("a log record could not be read: {error}\n"),
-                        level: Some(LogLevel::Warning.as_str().to_owned()),
-                        source: Some("master".into()),
+                        level: Some(LogLevel::Warning),
+                        source: Some(LogSource::Master.into()),
                         ..LogLine::default()
                     });
                 }
@@ -366,13 +361,9 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
         agent_ids: query.agent_ids.into_iter().map(AgentId).collect(),
         container_ids: query.container_ids.into_iter().map(ContainerId).collect(),
         rank_ids: query.rank_ids,
-        levels: query
-            .levels
-            .into_iter()
-            .map(|level| level.as_str().to_owned())
-            .collect(),
-        stdtypes: query.stdtypes,
-        sources: query.sources,
+        levels: query.levels.into_iter().map(stored_level).collect(),
+        stdtypes: query.stdtypes.into_iter().map(Word::read).collect(),
+        sources: query.sources.into_iter().map(Word::read).collect(),
         before: query.timestamp_before.map(Timestamp::micros),
         after: query.timestamp_after.map(Timestamp::micros),
         search,
@@ -554,7 +545,7 @@ mod tests {
         let lines = batch.lines.unpack().unwrap();
         let texts: Vec<&str> = lines.iter().map(|l| l.log.as_str()).collect();
         assert_eq!(texts, ["a\0b\n", "c\n"]);
-        assert_eq!(lines[0].level.as_deref(), Some("LOG_LEVEL_ERROR"));
+        assert_eq!(lines[0].level, Some(LogLevel::Error));
     }
 
     #[test]
@@ -692,7 +683,7 @@ mod tests {
         let mut fields = LogFields::default();
         let line = LogLine {
             rank_id: Some(1),
-            source: Some("task".into()),
+            source: Some(LogSource::Task.into()),
             ..LogLine::default()
         };
         assert!(fields.add(line.clone()));

@@ -28,6 +28,7 @@ use crate::app::{API_VERSION, Master, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, Shutdown, WireBody, WireQuery};
 use crate::http::respond::{Answer, StreamAnswer, empty, line, message, stream};
+use crate::http::views;
 use crate::master_log::Entry;
 
 /// Routes of this file.
@@ -283,6 +284,6 @@ fn log_entry(entry: Entry) -> LogEntry {
         id: entry.id,
         message: entry.message,
         timestamp: Timestamp(entry.at),
-        level: LogLevel::from_name(entry.level).unwrap_or_default(),
+        level: views::logs::level(Some(entry.level)),
     }
 }

@@ -213,7 +213,7 @@ async fn an_agent_speaks_for_its_own_containers_only() {
         ToMaster::Log(AgentLog {
             allocation_id: spec.allocation_id.clone(),
             container_id: None,
-            lines: vec![(0, "LOG_LEVEL_INFO".into(), text.into())],
+            lines: vec![(0, det_ids::LogLevel::Info, text.into())],
         })
     };
     b1.say(&theirs("from a stranger")).await;

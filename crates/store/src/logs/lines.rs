@@ -4,11 +4,12 @@
 //! each line, its origin, its time since the line before, and its length; then all texts, one behind the other: a search
 //! can run over them as over a file. Numbers are variable in length, seven bits a byte, lowest first.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
-use det_ids::{AgentId, AllocationId, ContainerId};
+use det_ids::{AgentId, AllocationId, ContainerId, LogLevel, LogSource, LogStream, LogWord, Word};
 use memchr::memmem::Finder;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Chunk, LogLine, PackedLines};
 use crate::{StoreError, chunk};
@@ -18,7 +19,7 @@ use crate::{StoreError, chunk};
 pub struct Origin<'a> {
     /// See [`LogLine`].
     #[serde(rename = "v", skip_serializing_if = "Option::is_none")]
-    pub level: Option<&'a str>,
+    pub level: Option<LogLevel>,
     /// See [`LogLine`].
     #[serde(rename = "o", skip_serializing_if = "Option::is_none")]
     pub stdtype: Option<&'a str>,
@@ -42,12 +43,12 @@ pub struct Origin<'a> {
 /// [`Origin`] as it is read back.
 #[derive(Debug, Clone, Default, Deserialize)]
 struct StoredOrigin {
-    #[serde(rename = "v", default)]
-    level: Option<String>,
-    #[serde(rename = "o", default)]
-    stdtype: Option<String>,
-    #[serde(rename = "s", default)]
-    source: Option<String>,
+    #[serde(rename = "v", default, deserialize_with = "level")]
+    level: Option<LogLevel>,
+    #[serde(rename = "o", default, deserialize_with = "word")]
+    stdtype: Option<Word<LogStream>>,
+    #[serde(rename = "s", default, deserialize_with = "word")]
+    source: Option<Word<LogSource>>,
     #[serde(rename = "r", default)]
     rank_id: Option<i64>,
     #[serde(rename = "a", default)]
@@ -56,6 +57,21 @@ struct StoredOrigin {
     container_id: Option<ContainerId>,
     #[serde(rename = "g", default)]
     agent_id: Option<AgentId>,
+}
+
+/// A level by its name. Agents of earlier versions could send any text: a line with one of no meaning has no level, as it
+/// was shown before.
+fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<LogLevel>, D::Error> {
+    let name = Option::<Cow<'de, str>>::deserialize(deserializer)?;
+    Ok(name.and_then(|name| LogLevel::of_name(&name)))
+}
+
+fn word<'de, D, T>(deserializer: D) -> Result<Option<Word<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: LogWord,
+{
+    Ok(Option::<String>::deserialize(deserializer)?.map(Word::read))
 }
 
 /// Bytes of text after which a chunk is full. A reader unpacks a chunk at once, and there may be many readers. A single
@@ -308,7 +324,9 @@ mod tests {
                 at: [i64::MAX, 0, 1_700_000_000_000_000, -5, i64::MIN]
                     [usize::try_from(n % 5).unwrap()],
                 log: format!("line {n} é\u{1F600}\nwith a break\n"),
-                level: (n % 3 == 0).then(|| "LOG_LEVEL_INFO".into()),
+                level: (n % 3 == 0).then_some(LogLevel::Info),
+                stdtype: (n % 2 == 0).then(|| Word::read("pipe".into())),
+                source: Some(LogSource::Task.into()),
                 rank_id: (n % 4 > 0).then_some(n % 4 - 2),
                 container_id: Some(format!("c{}", n % 2).into()),
                 ..LogLine::default()

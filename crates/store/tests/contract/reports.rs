@@ -1,6 +1,6 @@
 //! What tasks report: logs, metrics, checkpoints; and what the master keeps of searches and events.
 
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, LogLevel, TrialId};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::state_name::StateName;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
@@ -21,7 +21,7 @@ fn line(n: i64) -> LogLine {
     LogLine {
         at: 1_000 + n,
         log: format!("line {n}\n"),
-        level: Some("LOG_LEVEL_INFO".into()),
+        level: Some(LogLevel::Info),
         rank_id: Some(n % 2),
         ..LogLine::default()
     }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use det_ids::{AgentId, AllocationId, ContainerId, TaskId, UserId};
+use det_ids::{
+    AgentId, AllocationId, ContainerId, LogLevel, LogSource, LogStream, TaskId, UserId, Word,
+};
 use det_store::logs::{self, ChunkRow, LogLine, Needle};
 use det_store::{Store, StoreError, allocations};
 use tokio::sync::mpsc;
@@ -29,12 +31,12 @@ pub struct LogFilter {
     pub container_ids: Vec<ContainerId>,
     /// Only these ranks; -1 = lines without a rank.
     pub rank_ids: Vec<i64>,
-    /// Only these levels (`LOG_LEVEL_…`; unspecified matches lines without one).
-    pub levels: Vec<String>,
+    /// Only these levels; `None` = lines without one.
+    pub levels: Vec<Option<LogLevel>>,
     /// Only these streams.
-    pub stdtypes: Vec<String>,
+    pub stdtypes: Vec<Word<LogStream>>,
     /// Only these sources.
-    pub sources: Vec<String>,
+    pub sources: Vec<Word<LogSource>>,
     /// At or before, microseconds.
     pub before: Option<i64>,
     /// After, microseconds.
@@ -82,12 +84,9 @@ impl LogFilter {
         any(&self.allocation_ids, line.allocation_id.as_ref())
             && any(&self.agent_ids, line.agent_id.as_ref())
             && any(&self.container_ids, line.container_id.as_ref())
-            && any(&self.stdtypes, line.stdtype.as_deref())
-            && any(&self.sources, line.source.as_deref())
-            && any(
-                &self.levels,
-                Some(line.level.as_deref().unwrap_or("LOG_LEVEL_UNSPECIFIED")),
-            )
+            && any(&self.stdtypes, line.stdtype.as_ref())
+            && any(&self.sources, line.source.as_ref())
+            && any(&self.levels, Some(&line.level))
             && (self.rank_ids.is_empty() || self.rank_ids.contains(&line.rank_id.unwrap_or(-1)))
             && self.before.is_none_or(|t| line.at <= t)
             && self.after.is_none_or(|t| line.at > t)
@@ -555,9 +554,9 @@ pub struct LogFields {
     /// Ranks that its lines name; lines without a rank add none.
     pub rank_ids: BTreeSet<i64>,
     /// Output streams that its lines name.
-    pub stdtypes: BTreeSet<String>,
+    pub stdtypes: BTreeSet<Word<LogStream>>,
     /// Sources that its lines name.
-    pub sources: BTreeSet<String>,
+    pub sources: BTreeSet<Word<LogSource>>,
 }
 
 impl LogFields {

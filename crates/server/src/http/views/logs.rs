@@ -8,11 +8,32 @@ use det_store::logs::LogLine;
 /// Characters of a container's id that are shown.
 const SHORT_ID: usize = 8;
 
-fn level(line: &LogLine) -> LogLevel {
-    line.level
-        .as_deref()
-        .and_then(LogLevel::from_name)
-        .unwrap_or_default()
+/// A level as the wire has it.
+pub(crate) fn level(level: Option<det_ids::LogLevel>) -> LogLevel {
+    use det_ids::LogLevel as Level;
+    match level {
+        None => LogLevel::Unspecified,
+        Some(Level::Trace) => LogLevel::Trace,
+        Some(Level::Debug) => LogLevel::Debug,
+        Some(Level::Info) => LogLevel::Info,
+        Some(Level::Warning) => LogLevel::Warning,
+        Some(Level::Error) => LogLevel::Error,
+        Some(Level::Critical) => LogLevel::Critical,
+    }
+}
+
+/// A level of the wire as it is stored; `None` = it is not specified.
+pub(crate) fn stored_level(level: LogLevel) -> Option<det_ids::LogLevel> {
+    use det_ids::LogLevel as Level;
+    match level {
+        LogLevel::Unspecified => None,
+        LogLevel::Trace => Some(Level::Trace),
+        LogLevel::Debug => Some(Level::Debug),
+        LogLevel::Info => Some(Level::Info),
+        LogLevel::Warning => Some(Level::Warning),
+        LogLevel::Error => Some(Level::Error),
+        LogLevel::Critical => Some(Level::Critical),
+    }
 }
 
 /// The line as clients print it: `[time] container [rank=N] || LEVEL: text`, with exactly one line end.
@@ -28,7 +49,7 @@ pub fn message(line: &LogLine) -> String {
         .rank_id
         .map(|rank| format!(" [rank={rank}]"))
         .unwrap_or_default();
-    let level = match level(line) {
+    let level = match level(line.level) {
         LogLevel::Unspecified => String::new(),
         known => format!("{}: ", known.as_str().trim_start_matches("LOG_LEVEL_")),
     };
@@ -54,14 +75,14 @@ pub fn of_task(task_id: &TaskId, id: i64, line: LogLine) -> TaskLogsResponse {
         task_id: task_id.to_string(),
         timestamp: Timestamp(line.at),
         message: message(&line),
-        level: level(&line),
+        level: level(line.level),
         log: line.log,
         allocation_id: line.allocation_id.map(|id| id.0),
         agent_id: line.agent_id.map(|id| id.0),
         container_id: line.container_id.map(|id| id.0),
         rank_id: line.rank_id,
-        source: line.source,
-        stdtype: line.stdtype,
+        source: line.source.map(String::from),
+        stdtype: line.stdtype.map(String::from),
     }
 }
 
@@ -72,13 +93,13 @@ pub fn of_trial(trial_id: TrialId, id: i64, line: LogLine) -> TrialLogsResponse 
         trial_id: trial_id.0,
         timestamp: Timestamp(line.at),
         message: message(&line),
-        level: level(&line),
+        level: level(line.level),
         agent_id: line.agent_id.map(|id| id.0),
         container_id: line.container_id.map(|id| id.0),
         rank_id: line.rank_id,
         log: Some(line.log),
-        source: line.source,
-        stdtype: line.stdtype,
+        source: line.source.map(String::from),
+        stdtype: line.stdtype.map(String::from),
     }
 }
 
@@ -91,7 +112,7 @@ mod tests {
         let line = LogLine {
             at: 1_646_187_318_299_569,
             log: "text\n".into(),
-            level: Some("LOG_LEVEL_INFO".into()),
+            level: Some(det_ids::LogLevel::Info),
             rank_id: Some(1),
             container_id: Some("f6114bb3-a1b2-c3d4-e5f6-071829304152".into()),
             ..LogLine::default()
