@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::TrialId;
+use det_ids::{CheckpointId, TrialId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -59,7 +59,7 @@ pub struct SearcherConfig {
     /// Every trial starts from this trial's latest checkpoint. Never together with `source_checkpoint_uuid`.
     pub source_trial_id: Option<TrialId>,
     /// Every trial starts from this checkpoint.
-    pub source_checkpoint_uuid: Option<String>,
+    pub source_checkpoint_uuid: Option<CheckpointId>,
     /// The method and its own settings.
     pub method: SearchMethod,
 }

@@ -167,6 +167,22 @@ impl TaskId {
     }
 }
 
+impl CheckpointId {
+    /// Whether it is a UUID with hyphens, as those of all checkpoints are.
+    pub fn is_well_formed(&self) -> bool {
+        is_uuid(&self.0)
+    }
+}
+
+/// Whether a text is a UUID with hyphens, in either case.
+pub fn is_uuid(text: &str) -> bool {
+    let fits = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(fits)
+}
+
 impl AllocationId {
     /// Whether the text is `<task>.<n>`, as those of all allocations are. Which task and which number it is are in the
     /// allocation's row.
@@ -206,5 +222,23 @@ mod tests {
         assert!(allocation.is_well_formed());
         assert!(!AllocationId::from("no-number").is_well_formed());
         assert!(!AllocationId::from(".1").is_well_formed());
+    }
+
+    #[test]
+    fn checkpoints_are_named_by_uuids_with_hyphens() {
+        let uuid = "7d1f1a52-8d0c-4f6a-9A45-3c7d2a0c8f11";
+        assert!(CheckpointId::from(uuid).is_well_formed());
+        for other in [
+            "",
+            "7d1f1a528d0c4f6a9a453c7d2a0c8f11",
+            "7d1f1a52-8d0c-4f6a-9a45-3c7d2a0c8f1g",
+            "7d1f1a52-8d0c-4f6a-9a45-3c7d2a0c8f1",
+            "7d1f1a528-d0c-4f6a-9a45-3c7d2a0c8f11",
+            "{d1f1a52-8d0c-4f6a-9a45-3c7d2a0c8f1}",
+            "7d1f1a52-8d0c-4f6a-9a45-3c7d2a0c8fé",
+            "../../../../../../../../../etc/passwd",
+        ] {
+            assert!(!CheckpointId::from(other).is_well_formed(), "{other}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! They are chunks, as metrics of trials are, in one order for each task. A task keeps the newest ones, up to [`MOST_BYTES`];
 //! what it has goes with its log.
 
-use det_ids::{ContainerId, TaskId};
+use det_ids::{AgentId, ContainerId, TaskId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -27,7 +27,7 @@ pub struct TaskMeasurement {
     pub at: i64,
     /// The agent that the container runs on.
     #[serde(rename = "a")]
-    pub agent_id: String,
+    pub agent_id: AgentId,
     /// Values by name, or by label and name, of each group.
     #[serde(rename = "g")]
     pub groups: Map<String, Value>,

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use det_ids::TrialId;
+use det_ids::{CheckpointId, TrialId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use serde_json::{Map, Value, json};
 
@@ -114,7 +114,7 @@ impl<'de> Deserialize<'de> for Searcher {
             #[serde(default)]
             source_trial_id: Option<TrialId>,
             #[serde(default)]
-            source_checkpoint_uuid: Option<String>,
+            source_checkpoint_uuid: Option<CheckpointId>,
             #[serde(default)]
             max_length: Option<MaxLength>,
         }

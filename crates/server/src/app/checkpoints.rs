@@ -57,7 +57,6 @@ use det_store::{
 };
 use det_taskspec::TaskDetails;
 use serde_json::{Map, Value, json};
-use uuid::Uuid;
 
 use crate::app::context::Context;
 use crate::app::existing;
@@ -239,7 +238,7 @@ impl Checkpoints {
 
     /// A checkpoint.
     pub async fn find(&self, uuid: &CheckpointId) -> AppResult<CheckpointRow> {
-        check_uuid("checkpointUuid", uuid.as_str())?;
+        check_uuid("checkpointUuid", uuid)?;
         let mut conn = self.context.store.read().await?;
         checkpoints::find(&mut conn.conn(), uuid)
             .await?
@@ -253,7 +252,7 @@ impl Checkpoints {
         uuid: &CheckpointId,
         mut metadata: Map<String, Value>,
     ) -> AppResult<CheckpointRow> {
-        check_uuid("checkpointUuid", uuid.as_str())?;
+        check_uuid("checkpointUuid", uuid)?;
         let row = self.find(uuid).await?;
         self.ownership
             .require_reporter_of_checkpoints(actor, &[row])
@@ -294,7 +293,7 @@ impl Checkpoints {
         changes: Vec<(CheckpointId, Option<RemainingFiles>)>,
     ) -> AppResult<()> {
         for (index, (uuid, left)) in changes.iter().enumerate() {
-            check_uuid(&format!("checkpoints[{index}].uuid"), uuid.as_str())?;
+            check_uuid(&format!("checkpoints[{index}].uuid"), uuid)?;
             check_sizes(
                 &format!("checkpoints[{index}].resources.resources"),
                 left.iter().flatten(),
@@ -493,13 +492,13 @@ pub(crate) fn parsed(globs: &[String]) -> AppResult<Vec<Pattern>> {
     globs.iter().enumerate().map(one).collect()
 }
 
-fn check_uuid(field: &str, uuid: &str) -> AppResult<()> {
-    if uuid.len() == 36 && Uuid::try_parse(uuid).is_ok() {
+fn check_uuid(field: &str, uuid: &CheckpointId) -> AppResult<()> {
+    if uuid.is_well_formed() {
         Ok(())
     } else {
         Err(AppError::invalid(format!(
             "field \"{field}\" must be a UUID, found \"{}\"",
-            uuid.escape_debug()
+            uuid.as_str().escape_debug()
         )))
     }
 }
@@ -532,7 +531,7 @@ fn total(resources: &BTreeMap<String, i64>) -> i64 {
 
 /// A report as a row, without what only the database knows.
 fn checked(report: CheckpointReport) -> AppResult<CheckpointRow> {
-    check_uuid("uuid", report.uuid.as_str())?;
+    check_uuid("uuid", &report.uuid)?;
     if report.uuid.as_str().bytes().any(|b| b.is_ascii_uppercase()) {
         // Storage that ignores the case of letters would have two checkpoints in one directory.
         return Err(AppError::invalid(format!(

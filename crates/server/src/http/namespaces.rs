@@ -112,7 +112,7 @@ async fn bulk_auto_create_workspace_namespace_bindings(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<BulkAutoCreateWorkspaceNamespaceBindingsRequest>,
 ) -> Answer {
-    let ids = body.workspace_ids;
-    master.namespaces.make_for_all(&actor, &ids).await?;
+    let ids = body.workspace_ids.into_iter().map(WorkspaceId).collect();
+    master.namespaces.make_for_all(&actor, ids).await?;
     empty()
 }

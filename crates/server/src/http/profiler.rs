@@ -13,7 +13,7 @@ use det_api_types::profiler::{
     TrialProfilerMetricLabels, TrialProfilerMetricsBatch,
 };
 use det_api_types::wire::{Float, Object, Timestamp};
-use det_ids::{TaskId, TrialId};
+use det_ids::{AgentId, TaskId, TrialId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
@@ -55,7 +55,7 @@ async fn report_system_metrics(
 ) -> Answer {
     let measured = Measurements {
         run_id: body.trial_run_id,
-        agent_id: body.agent_id,
+        agent_id: body.agent_id.into(),
         again: body.again,
         reports: measured_reports(body.reports),
     };
@@ -85,7 +85,7 @@ async fn report_task_system_metrics(
 ) -> Answer {
     let reports = measured_reports(body.reports);
     (master.task_metrics)
-        .report(&actor, &task_id, body.agent_id, reports)
+        .report(&actor, &task_id, &body.agent_id.into(), reports)
         .await?;
     message(&ReportSystemMetricsResponse { collect: true })
 }
@@ -187,7 +187,7 @@ fn filter(labels: ProfilerSeriesFilter) -> SeriesFilter {
     SeriesFilter {
         kind: kind(labels.metric_type),
         name: labels.name,
-        agent_id: labels.agent_id,
+        agent_id: Some(AgentId(labels.agent_id)).filter(|id| !id.as_str().is_empty()),
         label: labels.gpu_uuid,
     }
 }

@@ -106,7 +106,7 @@ impl CheckpointRemoval {
             ));
         }
         for (index, uuid) in uuids.iter().enumerate() {
-            check_uuid(&format!("checkpointUuids[{index}]"), uuid.as_str())?;
+            check_uuid(&format!("checkpointUuids[{index}]"), uuid)?;
         }
         let patterns = patterns(&globs)?;
         let rows = self.removable(actor, &uuids, patterns.is_empty()).await?;

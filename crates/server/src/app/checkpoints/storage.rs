@@ -21,12 +21,11 @@ use det_checkpoint_files::removal::{RemovalError, remove_matching, resources};
 use det_checkpoint_files::tree::{Entry, EntryKind, empty, gone, list, open_directory};
 use det_config::experiment::ExperimentConfig;
 use det_config::storage::StorageLocation;
-use det_ids::{CheckpointId, ExperimentId, TrialId, UserId};
+use det_ids::{CheckpointId, ExperimentId, TrialId, UserId, is_uuid};
 use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID, unprivileged_id};
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
-use uuid::Uuid;
 
 use crate::app::checkpoints::allowed::{AllowedPaths, OWN_DIRECTORY, Place, joined, on_host};
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -495,7 +494,7 @@ fn identity(directory: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
 
 /// A storage's own names never come from outside unchecked: they are UUIDs.
 fn check_uuid(uuid: &str) -> AppResult<()> {
-    if uuid.len() == 36 && Uuid::try_parse(uuid).is_ok() {
+    if is_uuid(uuid) {
         Ok(())
     } else {
         Err(AppError::invalid(format!(

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use det_ids::TrialId;
+use det_ids::{AgentId, TrialId};
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value, json};
 
@@ -55,7 +55,7 @@ pub struct Measurements {
     /// The run of the trial that it belongs to.
     pub run_id: i64,
     /// The agent that it runs on.
-    pub agent_id: String,
+    pub agent_id: AgentId,
     /// Whether some of it may be stored already.
     pub again: bool,
     /// The reports.
@@ -173,7 +173,7 @@ impl Metrics {
             .require_reporter(actor, ReportSubject::Trial(trial_id))
             .await?;
         actor.require_run(trial_id, measured.run_id)?;
-        let agent = &measured.agent_id;
+        let agent = measured.agent_id.as_str();
         check_agent(agent)?;
         if measured.reports.len() > MOST_REPORTS {
             return Err(AppError::invalid(format!(
@@ -293,7 +293,7 @@ fn measured_reports(trial_id: TrialId, measured: Measurements) -> AppResult<Vec<
                 group,
                 step: None,
                 at: report.at,
-                metrics: Map::from_iter([(measured.agent_id.clone(), values)]),
+                metrics: Map::from_iter([(measured.agent_id.0.clone(), values)]),
                 batches: None,
                 report_id: Some(report.report_id.clone()).filter(|id| !id.is_empty()),
                 may_repeat: measured.again,

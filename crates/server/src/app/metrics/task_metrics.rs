@@ -3,7 +3,7 @@
 //! They have no steps, no runs and no statistics, so that they are kept apart from metrics of trials
 //! ([`crate::app::metrics`]): in chunks as they come, of which a task keeps the newest ones.
 
-use det_ids::{ContainerId, TaskId};
+use det_ids::{AgentId, ContainerId, TaskId};
 use det_store::task_metrics::{self, MeasurementChunk, TaskMeasurement};
 use serde_json::{Map, Value};
 
@@ -43,7 +43,7 @@ impl TaskMetrics {
         &self,
         actor: &Actor,
         task_id: &TaskId,
-        agent_id: String,
+        agent_id: &AgentId,
         reports: Vec<MeasuredReport>,
     ) -> AppResult<()> {
         self.ownership
@@ -55,7 +55,7 @@ impl TaskMetrics {
                 reports.len()
             )));
         }
-        let (container, measured) = measured(&agent_id, reports)?;
+        let (container, measured) = measured(agent_id, reports)?;
         let Some(container) = container else {
             return Ok(());
         };
@@ -111,7 +111,7 @@ impl TaskMetrics {
 
 /// Reports as they are stored, and the container that all of them are of.
 fn measured(
-    agent_id: &str,
+    agent_id: &AgentId,
     reports: Vec<MeasuredReport>,
 ) -> AppResult<(Option<ContainerId>, Vec<TaskMeasurement>)> {
     let (mut container, mut measured, mut bytes) = (None, Vec::new(), 0);
@@ -122,7 +122,7 @@ fn measured(
                 "the reports of a request must be of one container",
             ));
         }
-        check_measured(agent_id, &report.groups)?;
+        check_measured(agent_id.as_str(), &report.groups)?;
         bytes += json_bytes(&report.groups);
         if bytes > MOST_BYTES {
             return Err(AppError::invalid(format!(
@@ -132,7 +132,7 @@ fn measured(
         measured.push(TaskMeasurement {
             number,
             at: report.at,
-            agent_id: agent_id.to_owned(),
+            agent_id: agent_id.clone(),
             groups: report.groups,
         });
     }

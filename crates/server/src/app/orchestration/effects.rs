@@ -194,13 +194,12 @@ async fn warm_start_checkpoint(
     config: &ExperimentConfig,
 ) -> AppResult<Option<CheckpointId>> {
     if let Some(uuid) = &config.searcher.source_checkpoint_uuid {
-        let uuid = CheckpointId::from(uuid.as_str());
-        let found = checkpoints::find(&mut tx.conn(), &uuid).await?;
+        let found = checkpoints::find(&mut tx.conn(), uuid).await?;
         return match found {
             Some(c)
                 if c.state == checkpoints::CheckpointState::Completed && c.removing.is_none() =>
             {
-                Ok(Some(uuid))
+                Ok(Some(uuid.clone()))
             }
             Some(_) => Err(AppError::invalid(format!(
                 "searcher.source_checkpoint_uuid: checkpoint \"{uuid}\" is not complete any more"

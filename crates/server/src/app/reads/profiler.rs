@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use det_authz::Kind;
-use det_ids::TrialId;
+use det_ids::{AgentId, TrialId};
 use det_store::metrics::StoredReport;
 use det_store::{Store, trials};
 
@@ -30,16 +30,17 @@ const STREAM_BYTES: usize = 6 << 20;
 pub(crate) struct SeriesFilter {
     pub(crate) kind: Option<SeriesKind>,
     pub(crate) name: String,
-    pub(crate) agent_id: String,
+    pub(crate) agent_id: Option<AgentId>,
     pub(crate) label: String,
 }
 
 impl SeriesFilter {
     fn has(&self, labels: StoredLabels<'_>) -> bool {
         let matches = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
+        let agent_id = self.agent_id.as_ref().map(AgentId::as_str);
         self.kind.is_none_or(|kind| kind == labels.kind)
             && matches(&self.name, labels.name)
-            && matches(&self.agent_id, labels.agent_id)
+            && matches(agent_id.unwrap_or_default(), labels.agent_id)
             && matches(&self.label, labels.label)
     }
 }

@@ -65,7 +65,7 @@ pub(crate) async fn page(
                 group: name,
                 at: measurement.at,
                 container_id: chunk.container_id.clone(),
-                values: Map::from_iter([(measurement.agent_id.clone(), values)]),
+                values: Map::from_iter([(measurement.agent_id.0.clone(), values)]),
             }));
         }
     }

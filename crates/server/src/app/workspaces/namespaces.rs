@@ -130,9 +130,8 @@ impl WorkspaceNamespaces {
     }
 
     /// Gives workspaces namespaces of their own in every cluster where they have none.
-    pub async fn make_for_all(&self, actor: &Actor, ids: &[i64]) -> AppResult<()> {
+    pub async fn make_for_all(&self, actor: &Actor, ids: BTreeSet<WorkspaceId>) -> AppResult<()> {
         actor.require(Permission::Administer, Kind::Workspace, TO_BIND)?;
-        let ids: BTreeSet<WorkspaceId> = ids.iter().map(|id| WorkspaceId(*id)).collect();
         if ids.len() > MOST_AT_ONCE {
             let text = format!(
                 "{} workspaces are named, at most {MOST_AT_ONCE} are allowed at once",
