@@ -421,6 +421,27 @@ pub(crate) async fn an_event_with_an_unknown_word_is_an_error_that_names_it(worl
             "subject_id",
             "\"x\" does not identify",
         ),
+        (
+            "subject_id = '1', actor = 'robot:r'",
+            "actor",
+            "\"robot:r\" does not identify",
+        ),
+        (
+            "actor = 'master', from_state = 'ASLEEP'",
+            "from_state",
+            "\"ASLEEP\" is none of ACTIVE, PAUSED",
+        ),
+        (
+            // A state of allocations.
+            "from_state = NULL, to_state = 'READY'",
+            "to_state",
+            "\"READY\" is none of ACTIVE, PAUSED",
+        ),
+        (
+            "subject_kind = 'user', to_state = 'ACTIVE'",
+            "to_state",
+            "a subject of kind \"user\" has no states",
+        ),
     ] {
         world.older(&format!("UPDATE events SET {change};")).await;
         let world = world.reopened().await;
