@@ -205,9 +205,9 @@ pub struct Search {
 /// A recorded change of state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// What changed.
+    /// The subject of the change.
     pub subject: Subject,
-    /// What happened to it.
+    /// The kind of change.
     pub kind: EventKind,
     /// The state after the change; `None` = the event has none.
     pub to: Option<RecordedState>,

@@ -48,9 +48,9 @@ struct Words {
     word: &'static str,
     /// One, in a sentence.
     noun: &'static str,
-    /// One, with its article.
+    /// One with its article, in a sentence.
     one: &'static str,
-    /// Several.
+    /// Several, in a sentence.
     plural: &'static str,
     /// The part of the API's paths that lists them; `None` = none does.
     collection: Option<&'static str>,
