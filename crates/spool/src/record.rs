@@ -49,7 +49,11 @@ pub struct Outage {
 }
 
 /// Spools have the short words of levels.
-#[expect(clippy::ref_option, reason = "serde hands the field by reference")]
+#[expect(
+    clippy::ref_option,
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands the field by reference"
+)]
 fn short<S: Serializer>(level: &Option<LogLevel>, serializer: S) -> Result<S::Ok, S::Error> {
     level.map(LogLevel::word).serialize(serializer)
 }
