@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::controllers::Controllers;
+use crate::index::Index;
 use crate::jobs::Tally;
 use crate::target::{Key, Resource};
 use crate::values::{flag, list, number, set, text};
@@ -41,6 +42,8 @@ pub(crate) struct Cluster {
     pub(crate) controllers: Controllers,
     /// What the Job controller knows of the pods of each Job, by the Job's uid.
     pub(crate) tallies: BTreeMap<String, Tally>,
+    /// What the control plane finds without a look at all objects.
+    pub(crate) index: Index,
     /// Nodes that were removed, and whose pods have not been cleaned up.
     pub(crate) lost_nodes: BTreeSet<String>,
 }
@@ -57,6 +60,7 @@ impl Cluster {
             given: 0,
             controllers: Controllers::default(),
             tallies: BTreeMap::new(),
+            index: Index::default(),
             lost_nodes: BTreeSet::new(),
         }
     }
@@ -79,6 +83,17 @@ impl Cluster {
 
     pub(crate) fn get(&self, key: &Key) -> Option<&Arc<Value>> {
         self.objects.get(key)
+    }
+
+    /// The objects that an object owns, by its uid.
+    pub(crate) fn owned(&self, uid: &str) -> Vec<(Key, Arc<Value>)> {
+        let owned = self.index.owned(uid).into_iter();
+        owned
+            .filter_map(|key| {
+                let object = Arc::clone(self.objects.get(&key)?);
+                Some((key, object))
+            })
+            .collect()
     }
 
     /// All objects, in the order of their keys.
@@ -139,6 +154,13 @@ impl Cluster {
         })
     }
 
+    /// The objects of one kind as they were after each change that is still kept, the oldest first.
+    pub(crate) fn past(&self, resource: &Resource) -> impl Iterator<Item = &Arc<Value>> {
+        let changes = self.history.iter();
+        let of_kind = changes.filter(|change| change.key.resource == *resource);
+        of_kind.filter_map(|change| change.new.as_ref())
+    }
+
     /// Stores an object under a new version. It is removed instead if it is being deleted and nothing holds it any more.
     pub(crate) fn put(&mut self, key: &Key, mut object: Value) -> Arc<Value> {
         self.version += 1;
@@ -169,6 +191,12 @@ impl Cluster {
     }
 
     fn note(&mut self, key: &Key, old: Option<Arc<Value>>, new: Option<Arc<Value>>) {
+        self.index.note(key, old.as_deref(), new.as_deref());
+        if let (Some(old), None) = (&old, &new)
+            && key.resource == Resource::jobs()
+        {
+            self.tallies.remove(text(old, "/metadata/uid"));
+        }
         self.history.push_back(Change {
             version: self.version,
             key: key.clone(),
@@ -236,13 +264,6 @@ pub(crate) fn is_deleting(object: &Value) -> bool {
 /// Whether a pod has ended.
 pub(crate) fn has_ended(pod: &Value) -> bool {
     matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
-}
-
-/// Whether an object names an owner by its uid.
-pub(crate) fn is_owned_by(object: &Value, uid: &str) -> bool {
-    list(object, "/metadata/ownerReferences")
-        .iter()
-        .any(|owner| text(owner, "/uid") == uid)
 }
 
 /// Whether an object keeps an owner that is deleted in the foreground.

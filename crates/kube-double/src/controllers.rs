@@ -2,17 +2,18 @@
 //! reason to, so that what a test sees does not depend on time.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use crate::cluster::{Cluster, blocks_owner, has_ended, is_deleting, is_owned_by};
-use crate::deletion::{Options, delete, release_foreground, waits_for_owned};
+use crate::cluster::{Cluster, blocks_owner, has_ended, is_deleting};
+use crate::deletion::{Options, delete, release_foreground};
 use crate::target::{Key, Resource};
-use crate::values::{list, set, set_condition, text};
+use crate::values::{set, set_condition, text};
 use crate::{jobs, scheduling};
 
 /// Passes at most; they end when nothing changes any more, and this is for controllers that undo each other's work.
 const PASSES: usize = 1_000;
 
-/// Which parts of the control plane run. All do at first.
+/// Which parts of the control plane run. All do at first, but for the kubelets, which the test itself is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Controllers {
     /// Pods of Jobs are created and deleted, and the status of Jobs is set.
@@ -22,6 +23,8 @@ pub struct Controllers {
     /// What has no owner any more is deleted, so is what is in namespaces that are being deleted, and pods of nodes that were
     /// removed fail.
     pub garbage: bool,
+    /// Pods run as soon as they have a node, and are gone as soon as they are deleted.
+    pub kubelets: bool,
 }
 
 impl Default for Controllers {
@@ -30,6 +33,7 @@ impl Default for Controllers {
             jobs: true,
             scheduler: true,
             garbage: true,
+            kubelets: false,
         }
     }
 }
@@ -44,6 +48,9 @@ pub(crate) fn run(cluster: &mut Cluster) {
         if cluster.controllers.scheduler {
             scheduling::pass(cluster);
         }
+        if cluster.controllers.kubelets {
+            serve_pods(cluster);
+        }
         if cluster.controllers.garbage {
             collect_lost_pods(cluster);
             collect_garbage(cluster);
@@ -51,6 +58,32 @@ pub(crate) fn run(cluster: &mut Cluster) {
         }
         if cluster.version() == before {
             return;
+        }
+    }
+}
+
+/// Kubelets do at once what they have to do with pods that have changed.
+fn serve_pods(cluster: &mut Cluster) {
+    for key in std::mem::take(&mut cluster.index.changed_pods) {
+        let Some(pod) = cluster.get(&key).map(Arc::clone) else {
+            continue;
+        };
+        if is_deleting(&pod) {
+            cluster.modify(&key, |pod| {
+                if !has_ended(pod) {
+                    set(pod, &["status", "phase"], "Failed");
+                }
+            });
+            if cluster.controllers.jobs {
+                jobs::pass(cluster);
+            }
+            cluster.modify(&key, |pod| {
+                set(pod, &["metadata", "deletionGracePeriodSeconds"], 0);
+            });
+        } else if !text(&pod, "/spec/nodeName").is_empty()
+            && text(&pod, "/status/phase") == "Pending"
+        {
+            cluster.modify(&key, |pod| crate::double::set_phase(pod, "Running"));
         }
     }
 }
@@ -87,33 +120,21 @@ fn collect_lost_pods(cluster: &mut Cluster) {
 
 /// Deletes what has owners of which none exists, and what is owned by what is deleted in the foreground.
 fn collect_garbage(cluster: &mut Cluster) {
-    let uids: BTreeSet<String> = cluster
-        .all()
-        .map(|(_, object)| text(object, "/metadata/uid").to_owned())
-        .collect();
-    let mut doomed: BTreeSet<Key> = cluster
-        .all()
-        .filter(|(_, object)| {
-            let owners = list(object, "/metadata/ownerReferences");
-            !owners.is_empty()
-                && !owners
-                    .iter()
-                    .any(|owner| uids.contains(text(owner, "/uid")))
-        })
-        .map(|(key, _)| key.clone())
-        .collect();
-    let waiting: Vec<(Key, String)> = cluster
-        .all()
-        .filter(|(_, object)| waits_for_owned(object))
-        .map(|(key, object)| (key.clone(), text(object, "/metadata/uid").to_owned()))
-        .collect();
-    for (owner, uid) in &waiting {
-        let owned = || cluster.all().filter(|(_, object)| is_owned_by(object, uid));
-        doomed.extend(owned().map(|(key, _)| key.clone()));
-        let is_blocked = owned().any(|(_, object)| blocks_owner(object, uid));
-        if !is_blocked {
-            release_foreground(cluster, owner);
+    let mut doomed: BTreeSet<Key> = std::mem::take(&mut cluster.index.orphans);
+    doomed.retain(|key| {
+        let object = cluster.get(key);
+        object.is_some_and(|object| !cluster.index.has_owner(object))
+    });
+    for owner in cluster.index.foreground() {
+        let Some(object) = cluster.get(&owner) else {
+            continue;
+        };
+        let uid = text(object, "/metadata/uid").to_owned();
+        let owned = cluster.owned(&uid);
+        if !owned.iter().any(|(_, object)| blocks_owner(object, &uid)) {
+            release_foreground(cluster, &owner);
         }
+        doomed.extend(owned.into_iter().map(|(key, _)| key));
     }
     delete_unless_deleting(cluster, doomed);
 }

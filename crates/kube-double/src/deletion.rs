@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, has_ended, is_deleting, is_owned_by};
+use crate::cluster::{Cluster, has_ended, is_deleting};
 use crate::failure::Failure;
 use crate::target::{Key, Resource};
 use crate::values::{list, moment, number, push, set, text};
@@ -183,12 +183,7 @@ fn grace(key: &Key, object: &Value, options: &Options) -> i64 {
 
 /// Takes an owner from all that it owns.
 fn orphan(cluster: &mut Cluster, uid: &str) {
-    let owned: Vec<Key> = cluster
-        .all()
-        .filter(|(_, object)| is_owned_by(object, uid))
-        .map(|(key, _)| key.clone())
-        .collect();
-    for key in owned {
+    for key in cluster.index.owned(uid) {
         cluster.modify(&key, |object| {
             let left: Vec<Value> = list(object, "/metadata/ownerReferences")
                 .iter()

@@ -263,6 +263,13 @@ impl ApiDouble {
         assert!(is_done, "the pod {namespace}/{name} is not being deleted");
     }
 
+    /// Waits for the next change of an object, or the next request.
+    pub async fn next_activity(&self) {
+        let mut activity = self.shared.activity.subscribe();
+        // The sender is in `self`: it is there.
+        let _ = activity.changed().await;
+    }
+
     /// Waits until a condition holds, which is asked after every change and every request.
     ///
     /// # Panics
@@ -329,8 +336,17 @@ impl Objects<'_> {
             .collect()
     }
 
+    /// What `read` finds in the states that objects of a kind have had, the oldest first, as far as history is kept (20,000
+    /// changes of the cluster).
+    pub fn past<T>(&self, kind_path: &str, read: impl Fn(&Value) -> Option<T>) -> Vec<T> {
+        let target = Target::of_kind_path(kind_path, None, None);
+        let cluster = self.shared.cluster();
+        let states = cluster.past(&target.resource);
+        states.filter_map(|object| read(object)).collect()
+    }
+
     /// Jobs and pods in a line, for messages.
-    fn summary(self) -> String {
+    pub fn summary(self) -> String {
         let mut found = Vec::new();
         for job in self.list("batch/v1/jobs", "") {
             let status = job.get("status").cloned().unwrap_or_default();
@@ -361,7 +377,7 @@ fn create(cluster: &mut Cluster, kind_path: &str, namespace: &str, object: Value
     }
 }
 
-fn set_phase(pod: &mut Value, phase: &str) {
+pub(crate) fn set_phase(pod: &mut Value, phase: &str) {
     let state = match phase {
         "Running" => json!({"running": {"startedAt": moment(0)}}),
         "Succeeded" => {

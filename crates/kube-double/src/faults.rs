@@ -23,6 +23,33 @@ impl Faults {
         });
     }
 
+    /// Forgets the failures that are still to come.
+    pub fn fail_no_more(&self) {
+        self.shared.control().planned.clear();
+    }
+
+    /// Has watches of `plural` show nothing, until it is called with `false`: then they show everything that happened.
+    pub fn delay_watches(&self, plural: &str, are_late: bool) {
+        let mut control = self.shared.control();
+        if are_late {
+            control.late.insert(plural.to_owned());
+        } else {
+            control.late.remove(plural);
+        }
+        drop(control);
+        self.shared.wake();
+    }
+
+    /// Has watches of `plural` show every change twice, until it is called with `false`.
+    pub fn double_watches(&self, plural: &str, are_doubled: bool) {
+        let mut control = self.shared.control();
+        if are_doubled {
+            control.doubled.insert(plural.to_owned());
+        } else {
+            control.doubled.remove(plural);
+        }
+    }
+
     /// Closes all connections, and each new one as it comes, until it is called with `false`.
     pub fn unreachable(&self, is_unreachable: bool) {
         self.shared.unreachable.send_replace(is_unreachable);

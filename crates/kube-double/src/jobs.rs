@@ -42,19 +42,16 @@ enum Outcome {
     Ignored,
 }
 
-/// One pass over all Jobs.
+/// One pass over the Jobs that have changed, or whose pods have.
 pub(crate) fn pass(cluster: &mut Cluster) {
-    let jobs = cluster.copied(&Resource::jobs());
-    let uids: BTreeSet<&str> = jobs
-        .iter()
-        .map(|(_, job)| text(job, "/metadata/uid"))
-        .collect();
-    cluster.tallies.retain(|uid, _| uids.contains(uid.as_str()));
-    for (key, job) in &jobs {
+    for key in std::mem::take(&mut cluster.index.jobs) {
+        let Some(job) = cluster.get(&key).map(Arc::clone) else {
+            continue;
+        };
         let has_finished =
-            condition(job, "Complete") == "True" || condition(job, "Failed") == "True";
-        if !is_deleting(job) && !has_finished {
-            step(cluster, key, job);
+            condition(&job, "Complete") == "True" || condition(&job, "Failed") == "True";
+        if !is_deleting(&job) && !has_finished {
+            step(cluster, &key, &job);
         }
     }
 }
@@ -75,11 +72,10 @@ impl Pods {
                 .iter()
                 .any(|owner| text(owner, "/uid") == uid && flag(owner, "/controller"))
         };
-        let all: Vec<(Key, Arc<Value>)> = cluster
-            .list(&Resource::pods())
-            .filter(|(key, pod)| key.namespace == namespace && is_controlled(pod))
-            .map(|(key, pod)| (key.clone(), Arc::clone(pod)))
-            .collect();
+        let mut all = cluster.owned(uid);
+        all.retain(|(key, pod)| {
+            key.resource == Resource::pods() && key.namespace == namespace && is_controlled(pod)
+        });
         let live = |wanted: bool| {
             all.iter()
                 .filter(|(_, pod)| !has_ended(pod) && is_deleting(pod) == wanted)
@@ -295,6 +291,8 @@ fn create_pod(cluster: &mut Cluster, key: &Key, job: &Value, index: Option<i64>)
         let message = failure.status();
         let message = format!("Error creating: {}", text(&message, "/message"));
         report_event(cluster, key, job, "FailedCreate", &message);
+        // It is tried again with the next change of anything.
+        cluster.index.jobs.insert(key.clone());
     }
 }
 

@@ -21,6 +21,7 @@ mod double;
 mod failure;
 mod faults;
 mod http;
+mod index;
 mod jobs;
 mod lists;
 mod patches;

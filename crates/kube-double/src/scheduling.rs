@@ -1,6 +1,6 @@
 //! The scheduler: binds pods to the first node that fits, by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -9,13 +9,26 @@ use crate::cluster::{Cluster, has_ended, is_deleting};
 use crate::target::{Key, Resource};
 use crate::values::{condition, flag, list, number, set, set_condition, text, texts};
 
-/// One pass over all pods that wait, the most important first and then the oldest.
+/// Where a pod has the terms of its required affinity for nodes.
+const REQUIRED_TERMS: &str =
+    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+
+/// Amounts by resource.
+pub(crate) type Amounts = BTreeMap<String, f64>;
+
+/// One pass over the pods that wait, the most important first and then the oldest. Those that fitted no node are tried again
+/// when a node has changed or a pod has left one.
 pub(crate) fn pass(cluster: &mut Cluster) {
-    let mut waiting: Vec<(Key, Arc<Value>)> = cluster
-        .copied(&Resource::pods())
-        .into_iter()
-        .filter(|(_, pod)| is_waiting(pod))
-        .collect();
+    let index = &mut cluster.index;
+    let mut keys = std::mem::take(&mut index.new_pods);
+    if std::mem::take(&mut index.is_freed) {
+        keys.append(&mut index.left_pods);
+    }
+    let found = keys.into_iter().filter_map(|key| {
+        let pod = Arc::clone(cluster.get(&key)?);
+        Some((key, pod))
+    });
+    let mut waiting: Vec<(Key, Arc<Value>)> = found.filter(|(_, pod)| is_waiting(pod)).collect();
     // Later uids sort behind earlier ones.
     waiting.sort_by_key(|(_, pod)| {
         let priority = number(pod, "/spec/priority").unwrap_or(0);
@@ -30,14 +43,20 @@ pub(crate) fn pass(cluster: &mut Cluster) {
                 set(pod, &["spec", "nodeName"], node);
                 set_condition(pod, "PodScheduled", "True", "", "");
             }),
-            Err(message) => cluster.modify(&key, |pod| {
-                set_condition(pod, "PodScheduled", "False", "Unschedulable", &message);
-            }),
+            Err(message) => {
+                let is_there = cluster.modify(&key, |pod| {
+                    set_condition(pod, "PodScheduled", "False", "Unschedulable", &message);
+                });
+                // That it was found not to fit is no reason to try it again.
+                cluster.index.new_pods.remove(&key);
+                cluster.index.left_pods.insert(key);
+                is_there
+            }
         };
     }
 }
 
-fn is_waiting(pod: &Value) -> bool {
+pub(crate) fn is_waiting(pod: &Value) -> bool {
     text(pod, "/spec/nodeName").is_empty()
         && text(pod, "/spec/schedulerName") == "default-scheduler"
         && list(pod, "/spec/schedulingGates").is_empty()
@@ -48,23 +67,21 @@ fn is_waiting(pod: &Value) -> bool {
 /// The node for a pod, or why there is none.
 fn choose(cluster: &Cluster, pod: &Value) -> Result<String, String> {
     let wanted = requests(pod);
-    let mut used: BTreeMap<String, BTreeMap<String, f64>> = BTreeMap::new();
-    for (_, other) in cluster.list(&Resource::pods()) {
-        let node = text(other, "/spec/nodeName");
-        if !node.is_empty() && !has_ended(other) {
-            let of_node = used.entry(node.to_owned()).or_default();
-            for (resource, amount) in requests(other) {
-                *of_node.entry(resource).or_default() += amount;
-            }
+    let fits = |name: &str, node: &Value| {
+        obstacles(pod, node, &wanted, &cluster.index.taken(name)).is_empty()
+    };
+    // One that names its nodes fits no other.
+    for name in named_nodes(pod).into_iter().flatten() {
+        let node = cluster.get(&Key::new(Resource::nodes(), "", name));
+        if node.is_some_and(|node| fits(name, node)) {
+            return Ok(name.to_owned());
         }
     }
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     let mut nodes = 0;
     for (key, node) in cluster.list(&Resource::nodes()) {
         nodes += 1;
-        let none = BTreeMap::new();
-        let of_node = used.get(&key.name).unwrap_or(&none);
-        match obstacles(pod, node, &wanted, of_node) {
+        match obstacles(pod, node, &wanted, &cluster.index.taken(&key.name)) {
             obstacles if obstacles.is_empty() => return Ok(key.name.clone()),
             obstacles => {
                 for obstacle in obstacles {
@@ -84,6 +101,21 @@ fn choose(cluster: &Cluster, pod: &Value) -> Result<String, String> {
         "0/{nodes} nodes are available: {}.",
         reasons.join(", ")
     ))
+}
+
+/// The nodes that every term of a pod's required affinity names, by their names; `None` = some other node may be selected.
+fn named_nodes(pod: &Value) -> Option<BTreeSet<&str>> {
+    let terms = list(pod, REQUIRED_TERMS);
+    let of_terms = terms.iter().map(|term| {
+        let mut fields = list(term, "/matchFields").iter();
+        fields.find(|field| {
+            text(field, "/key") == "metadata.name" && text(field, "/operator") == "In"
+        })
+    });
+    let fields = of_terms.collect::<Option<Vec<&Value>>>()?;
+    let names = fields.into_iter().flat_map(|field| list(field, "/values"));
+    let names: BTreeSet<&str> = names.filter_map(Value::as_str).collect();
+    (!names.is_empty()).then_some(names)
 }
 
 /// Why a node does not take a pod; none if it does.
@@ -127,7 +159,7 @@ fn obstacles(
 }
 
 /// What a pod asks for: the sum of its containers, or the most that one of its init containers asks for.
-fn requests(pod: &Value) -> BTreeMap<String, f64> {
+pub(crate) fn requests(pod: &Value) -> Amounts {
     let mut total = BTreeMap::from([("pods".to_owned(), 1.0)]);
     for container in list(pod, "/spec/containers") {
         for (resource, amount) in of_container(container) {

@@ -1,5 +1,6 @@
 //! What the server, its watches and the test share.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -38,6 +39,10 @@ pub(crate) struct Control {
     pub(crate) planned: Vec<PlannedFailure>,
     pub(crate) forbidden: Vec<Rule>,
     pub(crate) requests: Vec<RecordedRequest>,
+    /// Kinds, by their plural, whose watches show nothing for now.
+    pub(crate) late: BTreeSet<String>,
+    /// Kinds, by their plural, whose watches show everything twice.
+    pub(crate) doubled: BTreeSet<String>,
     /// Custom resources that discovery shows: group, version and plural.
     pub(crate) custom: Vec<[String; 3]>,
 }

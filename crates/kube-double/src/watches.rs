@@ -148,6 +148,17 @@ impl Watch {
     /// Reads what has changed since.
     fn read(&mut self) {
         let shared = Arc::clone(&self.shared);
+        let plural = &self.options.target.resource.plural;
+        let control = shared.control();
+        if control.late.contains(plural) {
+            return;
+        }
+        let times = if control.doubled.contains(plural) {
+            2
+        } else {
+            1
+        };
+        drop(control);
         let cluster = shared.cluster();
         let Some(changes) = cluster.changes_after(&self.options.target.resource, self.known) else {
             let failure = Failure::expired(self.known, cluster.oldest());
@@ -156,7 +167,7 @@ impl Watch {
         };
         for change in changes {
             if let Some(line) = self.line_of(change) {
-                self.lines.push_back(line);
+                self.lines.extend(std::iter::repeat_n(line, times));
                 self.shown = change.version;
             }
         }

@@ -202,6 +202,7 @@ async fn controllers_can_be_off() {
         jobs: false,
         scheduler: false,
         garbage: false,
+        ..Controllers::default()
     });
     client.post(JOBS, &job("one", &json!({}))).await;
     double.create("v1/pods", "default", pod("pod", 0));
