@@ -4,6 +4,8 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
+use hmac::digest::Key;
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -17,6 +19,8 @@ pub const SEAL_ANNOTATION: &str = "determined.ai/seal";
 #[derive(Clone, PartialEq, Eq)]
 pub struct Seal {
     secret: Arc<str>,
+    /// What [`Seal::was_on`] knows Jobs by.
+    former: Arc<str>,
     since: Arc<str>,
 }
 
@@ -34,6 +38,7 @@ impl Seal {
     pub fn new(secret: &str, since: &str) -> Self {
         Self {
             secret: secret.into(),
+            former: secret.into(),
             since: since.into(),
         }
     }
@@ -41,29 +46,19 @@ impl Seal {
     /// What one manager of several seals with: Jobs in the cluster of another, where other users may create some, are not its.
     #[must_use]
     pub fn of_manager(&self, name: &str) -> Self {
-        let of_name = Sha256::new()
-            .chain_update(Sha256::digest(self.secret.as_bytes()))
-            .chain_update(Sha256::digest(name.as_bytes()))
-            .finalize();
+        let secret = keyed(&self.secret, &["manager", name]).finalize();
         Self {
-            secret: hexadecimal(&of_name).into(),
+            secret: hexadecimal(&secret.into_bytes()).into(),
+            former: former(&self.former, &[name]).into(),
             since: self.since.clone(),
         }
     }
 
-    /// The seal of the record of a Job, in hexadecimal digits. It is of this Job alone, by its namespace and name.
+    /// The seal of the record of a Job, in hexadecimal digits: an HMAC with SHA-256. It is of this Job alone, by its namespace
+    /// and name.
     pub fn of(&self, (namespace, job): (&str, &str), record: &str) -> String {
-        // Texts are hashed before they are put together, so that none continues another one, and what is hashed with the
-        // secret has one length.
-        let mut parts = Sha256::new();
-        for part in [namespace, job, record] {
-            parts.update(Sha256::digest(part.as_bytes()));
-        }
-        let sealed = Sha256::new()
-            .chain_update(Sha256::digest(self.secret.as_bytes()))
-            .chain_update(parts.finalize())
-            .finalize();
-        hexadecimal(&sealed)
+        let sealed = keyed(&self.secret, &["job", namespace, job, record]).finalize();
+        hexadecimal(&sealed.into_bytes())
     }
 
     /// Whether records were not sealed yet when a Job of the API was created. The time of its creation is the API server's.
@@ -75,20 +70,96 @@ impl Seal {
 
     /// Whether a Job of the API has the seal of its record.
     pub fn is_on(&self, job: &Value) -> bool {
-        let text = |pointer: &str| job.pointer(pointer).and_then(Value::as_str);
-        let annotations = json::texts(job, &["metadata", "annotations"]);
-        let (Some(record), Some(seal)) = (
-            annotations.get(RECORD_ANNOTATION),
-            annotations.get(SEAL_ANNOTATION),
-        ) else {
+        let Some(sealed) = Sealed::of(job) else {
             return false;
         };
-        let at = (
-            text("/metadata/namespace").unwrap_or_default(),
-            text("/metadata/name").unwrap_or_default(),
-        );
-        *seal == self.of(at, record)
+        let Sealed { at, record, seal } = &sealed;
+        // Compared in a time that does not depend on how much of it is right.
+        keyed(&self.secret, &["job", at.0, at.1, record])
+            .verify_slice(&bytes(seal))
+            .is_ok()
     }
+
+    /// Whether a Job of the API has the seal that versions of one day have made, which was no HMAC. No Job is sealed like that
+    /// any more.
+    pub fn was_on(&self, job: &Value) -> bool {
+        let Some(sealed) = Sealed::of(job) else {
+            return false;
+        };
+        let Sealed { at, record, seal } = &sealed;
+        let mut parts = Sha256::new();
+        for part in [at.0, at.1, record.as_str()] {
+            parts.update(Sha256::digest(part.as_bytes()));
+        }
+        let sealed = Sha256::new()
+            .chain_update(Sha256::digest(self.former.as_bytes()))
+            .chain_update(parts.finalize())
+            .finalize();
+        *seal == hexadecimal(&sealed)
+    }
+}
+
+/// What of a Job its seal is about.
+struct Sealed<'a> {
+    /// Its namespace and name.
+    at: (&'a str, &'a str),
+    record: String,
+    seal: String,
+}
+
+impl<'a> Sealed<'a> {
+    fn of(job: &'a Value) -> Option<Self> {
+        let text = |pointer: &str| job.pointer(pointer).and_then(Value::as_str);
+        let mut annotations = json::texts(job, &["metadata", "annotations"]);
+        Some(Self {
+            at: (
+                text("/metadata/namespace").unwrap_or_default(),
+                text("/metadata/name").unwrap_or_default(),
+            ),
+            record: annotations.remove(RECORD_ANNOTATION)?,
+            seal: annotations.remove(SEAL_ANNOTATION)?,
+        })
+    }
+}
+
+/// An HMAC of texts, each with its length before it, so that none continues another one. Its key is the hash of the secret,
+/// which has a length that every key may have.
+fn keyed(secret: &str, texts: &[&str]) -> Hmac<Sha256> {
+    let mut key = Key::<Hmac<Sha256>>::default();
+    for (place, byte) in key.iter_mut().zip(Sha256::digest(secret.as_bytes())) {
+        *place = byte;
+    }
+    let mut mac = Hmac::<Sha256>::new(&key);
+    for text in texts {
+        mac.update(&(text.len() as u64).to_be_bytes());
+        mac.update(text.as_bytes());
+    }
+    mac
+}
+
+/// What a secret and texts made before there was an HMAC.
+fn former(secret: &str, texts: &[&str]) -> String {
+    let mut of_texts = Sha256::new().chain_update(Sha256::digest(secret.as_bytes()));
+    for text in texts {
+        of_texts.update(Sha256::digest(text.as_bytes()));
+    }
+    hexadecimal(&of_texts.finalize())
+}
+
+/// The bytes that hexadecimal digits stand for; none for what is no seal.
+fn bytes(digits: &str) -> Vec<u8> {
+    let pairs = digits.as_bytes().chunks(2);
+    let pairs = pairs.map(|pair| {
+        let pair = std::str::from_utf8(pair).ok()?;
+        // Not a sign, which numbers may have.
+        let are_digits = pair
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        (pair.len() == 2 && are_digits)
+            .then(|| u8::from_str_radix(pair, 16).ok())
+            .flatten()
+    });
+    pairs.collect::<Option<Vec<u8>>>().unwrap_or_default()
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
@@ -129,8 +200,31 @@ mod tests {
         assert!(of_a_manager.is_on(&job("tasks", "det-1", "record", &of_its_own)));
         let other = Seal::new("another", "2026-11-26T12:00:00Z");
         assert!(!other.is_on(&job("tasks", "det-1", "record", &seal)));
+        // An HMAC as everyone computes it: the key is SHA-256 of "secret".
+        assert_eq!(
+            seal,
+            "c07800ce4e6c39b9395b6a03bca35ca62b74a95ebc518290331a680c0b68bd6a"
+        );
         // Nothing of the secret is shown.
         assert!(!format!("{own:?}").contains("secret"));
+    }
+
+    #[test]
+    fn the_seal_of_versions_before_is_known_and_not_made() {
+        let own = Seal::new("secret", "").of_manager("a");
+        let before = "e251ba9ef6e4764f8aedf682ba6ef87a3fde3333f3337aecd8e60dd22967db7c";
+        let job = |seal: &str| job("tasks", "det-1", "record", seal);
+        assert!(own.was_on(&job(before)) && !own.is_on(&job(before)));
+        let now = own.of(("tasks", "det-1"), "record");
+        assert!(own.is_on(&job(&now)) && !own.was_on(&job(&now)));
+        assert!(
+            !Seal::new("another", "")
+                .of_manager("a")
+                .was_on(&job(before))
+        );
+        for odd in ["", "0", "zz", "+1+1", "é", &now[2..], &now.to_uppercase()] {
+            assert!(!own.is_on(&job(odd)) && !own.was_on(&job(odd)), "{odd}");
+        }
     }
 
     #[test]

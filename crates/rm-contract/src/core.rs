@@ -63,6 +63,8 @@ struct State {
     /// The last join of each place.
     joined: BTreeMap<PlaceId, JoinedPlace>,
     rows: BTreeMap<ContainerId, Row>,
+    /// The containers that each place has rows of.
+    of_place: BTreeMap<PlaceId, BTreeSet<ContainerId>>,
     /// Containers whose specification cannot be made.
     withdrawn: BTreeSet<ContainerId>,
     health: BTreeMap<String, Health>,
@@ -82,6 +84,9 @@ struct State {
 pub struct TestCore {
     state: Arc<Mutex<State>>,
     changed: watch::Sender<()>,
+    /// Changes of the rows of each place that is followed.
+    of_places: Arc<Mutex<BTreeMap<PlaceId, watch::Sender<()>>>>,
+    of_namespaces: watch::Sender<()>,
 }
 
 impl Default for TestCore {
@@ -89,6 +94,8 @@ impl Default for TestCore {
         Self {
             state: Arc::default(),
             changed: watch::Sender::new(()),
+            of_places: Arc::default(),
+            of_namespaces: watch::Sender::new(()),
         }
     }
 }
@@ -129,6 +136,30 @@ impl TestCore {
         changed
     }
 
+    /// Changes rows of a place.
+    fn change_at<T>(&self, place: &PlaceId, change: impl FnOnce(&mut State) -> T) -> T {
+        let changed = self.change(change);
+        self.wake(place);
+        changed
+    }
+
+    /// Changes the row of a container, if it has one.
+    fn change_row(&self, container: &ContainerId, change: impl FnOnce(&mut State)) {
+        let place = self.lock().rows.get(container).map(|row| row.place.clone());
+        self.change(change);
+        if let Some(place) = place {
+            self.wake(&place);
+        }
+    }
+
+    fn wake(&self, place: &PlaceId) {
+        let followed = self.of_places.lock();
+        let followed = followed.unwrap_or_else(PoisonError::into_inner);
+        if let Some(followers) = followed.get(place) {
+            followers.send_replace(());
+        }
+    }
+
     /// Places a container with so many slots, which is to run.
     pub fn place(&self, place: &str, container: &str, slots: u32) -> ContainerId {
         let mut ids = self.place_gang(&[(place, container, slots)]);
@@ -152,15 +183,22 @@ impl TestCore {
                     member,
                     members: ids.len(),
                 };
-                state.rows.insert(ids[member as usize].clone(), row);
+                let id = &ids[member as usize];
+                let here = state.of_place.entry(row.place.clone()).or_default();
+                here.insert(id.clone());
+                state.rows.insert(id.clone(), row);
             }
         });
+        for (place, _, _) in containers {
+            self.wake(&PlaceId::from(*place));
+        }
         ids
     }
 
     /// Wants something else of the namespaces of workspaces.
     pub fn want_namespaces(&self, change: impl FnOnce(&mut Namespaces)) {
         self.change(|state| change(&mut state.namespaces));
+        self.of_namespaces.send_replace(());
     }
 
     /// The namespaces of workspaces, as they are wanted now.
@@ -189,7 +227,7 @@ impl TestCore {
 
     /// Wants something else of a container.
     pub fn want(&self, container: &ContainerId, desired: DesiredState) {
-        self.change(|state| {
+        self.change_row(container, |state| {
             if let Some(row) = state.rows.get_mut(container) {
                 row.desired = desired;
             }
@@ -198,12 +236,20 @@ impl TestCore {
 
     /// The specification of a container cannot be made: it ends when it is asked for.
     pub fn withdraw(&self, container: &ContainerId) {
-        self.change(|state| state.withdrawn.insert(container.clone()));
+        self.change_row(container, |state| {
+            state.withdrawn.insert(container.clone());
+        });
     }
 
     /// The row of a container goes, whatever it does.
     pub fn remove(&self, container: &ContainerId) {
-        self.change(|state| state.rows.remove(container));
+        self.change_row(container, |state| {
+            if let Some(row) = state.rows.remove(container)
+                && let Some(here) = state.of_place.get_mut(&row.place)
+            {
+                here.remove(container);
+            }
+        });
     }
 
     /// The master ends and starts again: no driver serves a place.
@@ -220,12 +266,15 @@ impl TestCore {
 
     /// Stores that a place is there, by a driver that has taken it.
     pub fn join(&self, joined: JoinedPlace) {
-        self.change(|state| {
-            let place = joined.place.clone();
+        let place = joined.place.clone();
+        self.change_at(&joined.place.clone(), |state| {
             let held: BTreeSet<_> = joined.containers.iter().map(|(id, _)| id).collect();
             let same = (state.joined.get(&place)).is_none_or(|it| it.instance == joined.instance);
-            for (id, row) in state.rows.iter_mut().filter(|(_, row)| row.place == place) {
-                if row.observed.is_some() && !(same && held.contains(id)) {
+            for id in state.of_place.get(&place).into_iter().flatten() {
+                let row = state.rows.get_mut(id).filter(|row| row.place == place);
+                if let Some(row) = row.filter(|row| row.observed.is_some())
+                    && !(same && held.contains(id))
+                {
                     row.ended = true;
                 }
             }
@@ -327,8 +376,15 @@ impl Core for TestCore {
         self.change(|state| state.fits.insert(manager.to_owned(), fit));
     }
 
-    fn changes(&self, _place: &PlaceId) -> TestChanges {
-        TestChanges(self.changed.subscribe())
+    fn changes(&self, place: &PlaceId) -> TestChanges {
+        let followed = self.of_places.lock();
+        let mut followed = followed.unwrap_or_else(PoisonError::into_inner);
+        let of_place = followed.entry(place.clone());
+        TestChanges(
+            of_place
+                .or_insert_with(|| watch::Sender::new(()))
+                .subscribe(),
+        )
     }
 
     async fn desired(
@@ -336,7 +392,8 @@ impl Core for TestCore {
         place: &PlaceId,
     ) -> Result<BTreeMap<ContainerId, DesiredState>, Unavailable> {
         let state = self.lock();
-        let here = state.rows.iter();
+        let here = state.of_place.get(place).into_iter().flatten();
+        let here = here.filter_map(|id| Some((id, state.rows.get(id)?)));
         let here = here.filter(|(_, row)| row.place == *place && !row.ended);
         Ok(here.map(|(id, row)| (id.clone(), row.desired)).collect())
     }
@@ -346,7 +403,7 @@ impl Core for TestCore {
         place: &PlaceId,
         container: &ContainerId,
     ) -> Result<Option<ContainerStart>, Unavailable> {
-        let found = self.change(|state| {
+        let found = self.change_at(place, |state| {
             let row = state.specification(place, container)?;
             let joined = state.joined.get(place);
             let named = joined.is_some_and(|joined| joined.capacity.is_named());
@@ -414,7 +471,7 @@ impl Core for TestCore {
         place: &PlaceId,
         observed: Vec<(ContainerId, ObservedState)>,
     ) -> Result<(), Unavailable> {
-        self.change(|state| {
+        self.change_at(place, |state| {
             for (id, observed) in observed {
                 state.observe(place, &id, observed);
             }
@@ -438,7 +495,7 @@ impl Core for TestCore {
     }
 
     async fn never_started(&self, container: &ContainerId) -> Result<(), Unavailable> {
-        self.change(|state| {
+        self.change_row(container, |state| {
             if let Some(row) = state.rows.get_mut(container) {
                 row.ended = true;
             }
@@ -498,7 +555,7 @@ pub(crate) fn counted(slots: u32) -> Capacity {
 
 impl NamespaceCore for TestCore {
     fn namespace_changes(&self) -> TestChanges {
-        TestChanges(self.changed.subscribe())
+        TestChanges(self.of_namespaces.subscribe())
     }
 
     async fn namespaces(&self, _manager: &str) -> Result<Namespaces, Unavailable> {
@@ -506,9 +563,9 @@ impl NamespaceCore for TestCore {
         let mut namespaces = state.namespaces.clone();
         let live = state.rows.iter().filter(|(_, row)| !row.ended);
         namespaces.in_use = live
-            .filter_map(|(id, row)| {
-                let namespace = state.placed_in.get(id)?.name.clone();
-                Some((task_of(row).allocation(1), namespace))
+            .map(|(id, row)| {
+                let namespace = state.placed_in.get(id).map(|placed| placed.name.clone());
+                (task_of(row).allocation(1), namespace)
             })
             .collect();
         Ok(namespaces)
@@ -516,6 +573,7 @@ impl NamespaceCore for TestCore {
 
     async fn namespace_removed(&self, _manager: &str, namespace: &str) -> Result<(), Unavailable> {
         self.change(|state| state.namespaces.removed.remove(namespace));
+        self.of_namespaces.send_replace(());
         Ok(())
     }
 }

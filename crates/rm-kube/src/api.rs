@@ -130,7 +130,7 @@ impl ApiError {
             (404, _) if is_of_namespace => Self::Refused(text),
             (404, _) => Self::Absent,
             // Credentials may be renewed, and what was in the way may be over.
-            (401 | 408 | 409 | 429, _) => Self::Passing(text),
+            (401 | 408 | 409 | 410 | 429, _) => Self::Passing(text),
             (403, _) if is_over_quota => Self::Passing(text),
             (403, _) => Self::Forbidden(text),
             (400..=499, _) => Self::Refused(text),

@@ -20,6 +20,7 @@ use crate::health::Troubles;
 use crate::messages::{Delay, Message, Requests, WAITING};
 use crate::observing::{Observer, named};
 use crate::places::{Change, Places};
+use crate::small_nodes::SmallNodes;
 use crate::starting::Starts;
 use crate::watches::{WATCHED, WatchEvent, watches};
 use crate::{ServingEnd, Settings, changed};
@@ -46,6 +47,7 @@ pub(crate) struct Cluster<C: Core> {
     /// Whether events cannot be read, which is logged once.
     has_no_events: bool,
     troubles: Troubles,
+    small_nodes: SmallNodes,
     messages: mpsc::Receiver<Message>,
 }
 
@@ -54,7 +56,7 @@ impl<C: Core> Cluster<C> {
         core: C,
         settings: Arc<Settings>,
         facts: ClusterFacts,
-        (namespace, others): (String, BTreeMap<AllocationId, String>),
+        (namespace, attempts): (String, BTreeMap<AllocationId, Option<String>>),
         api: KubeApi,
     ) -> Self {
         let (sender, messages) = mpsc::channel(WAITING);
@@ -65,7 +67,7 @@ impl<C: Core> Cluster<C> {
             observer: Observer::new(
                 Arc::clone(&settings),
                 (&facts, &namespace),
-                others,
+                attempts,
                 requests,
             ),
             starts: Starts::new(facts, namespace),
@@ -75,6 +77,7 @@ impl<C: Core> Cluster<C> {
             listed: BTreeSet::new(),
             has_no_events: false,
             troubles: Troubles::default(),
+            small_nodes: SmallNodes::default(),
             messages,
         }
     }
@@ -157,6 +160,7 @@ impl<C: Core> Cluster<C> {
             if let Some(fit) = self.fitting.update(&self.observer, &nodes) {
                 self.core.report_fit(&self.settings.manager, fit);
             }
+            self.look_for_slots(&nodes);
             for node in nodes {
                 self.serve_node(&node).await;
             }
@@ -212,7 +216,9 @@ impl<C: Core> Cluster<C> {
             WatchEvent::Listed(kind, present) => {
                 observer.only_present(kind, &present);
                 self.listed.insert(kind);
-                observer.adopts &= kind != Kind::Job;
+                if kind == Kind::Job {
+                    observer.all_are_adopted();
+                }
                 if self.is_complete() {
                     self.report_health();
                 }
@@ -367,6 +373,20 @@ impl<C: Core> Cluster<C> {
                 // They are for users only, who find them in Kubernetes too.
                 tracing::warn!(manager = self.settings.manager, %error, "events of pods could not be logged");
             }
+        }
+    }
+
+    /// Finds out why nodes have no slots.
+    fn look_for_slots(&mut self, nodes: &BTreeSet<String>) {
+        let (known, slots) = (&self.observer.books.nodes, &self.settings.slots);
+        for node in nodes {
+            let facts = known.get(node).map(AsRef::as_ref);
+            self.small_nodes.update(node, facts, slots);
+        }
+        let (trouble, is_news) = self.small_nodes.trouble(known.len(), slots);
+        if is_news {
+            self.troubles.no_slots = trouble;
+            self.report_health();
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use det_ids::AllocationId;
-use det_pods::{Objects, RECORD_ANNOTATION, SEAL_ANNOTATION, owner_patch};
+use det_pods::{Objects, RECORD_ANNOTATION, Seal, owner_patch};
 use det_taskspec::ContainerExit;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -28,6 +28,8 @@ pub(crate) struct Creation {
     /// Whether the manager makes the namespace, which may not be there yet.
     pub(crate) is_made: bool,
     pub(crate) objects: Objects,
+    /// What records of Jobs are sealed with.
+    pub(crate) seal: Seal,
     /// The `PriorityClasses` of the cluster.
     pub(crate) classes: Classes,
     /// Ends it. A request that has been sent is waited for, since it may be carried out later than any that comes after.
@@ -105,7 +107,7 @@ impl Creation {
         for job in self.objects.jobs.iter().skip(made.0.len()) {
             made.0.push(match self.create(Kind::Job, job).await? {
                 CreatedObject::New(job) => job,
-                CreatedObject::Found(found) => same_record(job, found)?,
+                CreatedObject::Found(found) => same_record(&self.seal, job, found)?,
             });
         }
         let owners = owners(&made.0);
@@ -265,15 +267,14 @@ fn is_same_allocation(ours: &Value, found: &Value) -> bool {
         .all(|key| label(ours, key).is_some() && label(ours, key) == label(found, key))
 }
 
-/// A Job that exists is used only if it was made for the same containers.
-fn same_record(ours: &Value, found: Value) -> Result<Value, ApiError> {
-    // What has the seal is not another's under the name of ours.
+/// A Job that exists is used only if it was made for the same containers. One with the seal is not another's under the name
+/// of ours; what an earlier version made before it ended may have the former one.
+fn same_record(seal: &Seal, ours: &Value, found: Value) -> Result<Value, ApiError> {
     let record = |job: &Value| {
         let annotations = job.pointer("/metadata/annotations");
-        [RECORD_ANNOTATION, SEAL_ANNOTATION]
-            .map(|key| annotations.and_then(|it| it.get(key).cloned()))
+        annotations.and_then(|it| it.get(RECORD_ANNOTATION).cloned())
     };
-    if record(ours) == record(&found) {
+    if record(ours) == record(&found) && (seal.is_on(&found) || seal.was_on(&found)) {
         return Ok(found);
     }
     Err(ApiError::Refused(format!(

@@ -25,6 +25,8 @@ pub(crate) struct Troubles {
     creations: BTreeMap<AllocationId, String>,
     /// Containers about which requests fail, with the reason.
     requests: BTreeMap<ContainerId, String>,
+    /// Why no node has a slot.
+    pub(crate) no_slots: Option<String>,
 }
 
 impl Troubles {
@@ -85,7 +87,10 @@ impl Troubles {
                 self.requests.len()
             ));
         }
-        Health::Up
+        match &self.no_slots {
+            Some(reason) => Health::Degraded(reason.clone()),
+            None => Health::Up,
+        }
     }
 }
 

@@ -135,10 +135,14 @@ impl<C: NamespaceCore> Keeper<C> {
         (keeper, desk)
     }
 
-    /// Reads what rows want, and returns the allocations that are in other namespaces than those of their pools.
-    pub(crate) async fn read(&mut self) -> Result<BTreeMap<AllocationId, String>, C::Error> {
+    /// Reads what rows want, and returns the attempts that have not ended, with the
+    /// namespaces that they were placed in.
+    pub(crate) async fn read(
+        &mut self,
+    ) -> Result<BTreeMap<AllocationId, Option<String>>, C::Error> {
         self.wanted = self.core.namespaces(&self.manager).await?;
-        Ok(self.wanted.in_use.clone())
+        // They come and go all the time, and nothing is done with namespaces because of it.
+        Ok(std::mem::take(&mut self.wanted.in_use))
     }
 
     /// Keeps them until the master stops.

@@ -20,6 +20,7 @@ mod creating;
 mod desk;
 mod events;
 mod fitting;
+mod foreign;
 mod gangs;
 mod health;
 mod holding;
@@ -30,6 +31,7 @@ mod placed;
 mod places;
 mod reach;
 mod settings;
+mod small_nodes;
 mod starting;
 mod watches;
 
@@ -71,12 +73,12 @@ pub async fn serve<C: NamespaceCore>(
                     api,
                     facts,
                     namespace,
-                    others,
+                    attempts,
                     keeper,
                     desk,
                 } = connected;
                 desks.connected(&current.manager, desk);
-                let of = (namespace, others);
+                let of = (namespace, attempts);
                 let cluster = Cluster::new(core.clone(), current, facts, of, api);
                 let stopped = shutdown.clone();
                 tokio::select! {
@@ -124,8 +126,8 @@ struct ConnectedCluster<C: NamespaceCore> {
     api: KubeApi,
     facts: ClusterFacts,
     namespace: String,
-    /// Allocations that are in other namespaces than those of their pools.
-    others: BTreeMap<AllocationId, String>,
+    /// The attempts that have not ended, with the namespaces that they were placed in.
+    attempts: BTreeMap<AllocationId, Option<String>>,
     keeper: Keeper<C>,
     desk: desk::Desk,
 }
@@ -142,14 +144,14 @@ async fn connected<C: NamespaceCore>(
         &api,
     );
     // Before anything is watched: objects in other namespaces are left alone.
-    let others = keeper.read().await;
-    let others = others
+    let attempts = keeper.read().await;
+    let attempts = attempts
         .map_err(|error| format!("the namespaces of workspaces could not be read: {error}"))?;
     Ok(ConnectedCluster {
         api,
         facts,
         namespace,
-        others,
+        attempts,
         keeper,
         desk,
     })

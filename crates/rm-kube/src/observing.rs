@@ -18,6 +18,7 @@ use crate::api::Kind;
 use crate::books::{Books, End, HeldContainer, Job, ObjectKey, Pod};
 use crate::creating::{name, uid};
 use crate::events::EarlyNotes;
+use crate::foreign::ForeignJobs;
 use crate::holding::Holds;
 use crate::messages::Requests;
 
@@ -98,20 +99,29 @@ fn secret_of(job: &Value) -> Option<String> {
 }
 
 /// Whether a Job that is not known yet is one of ours. Users who may create Jobs somewhere can give them our labels and any
-/// record, also under the name of one that is about to be made, but not its seal. One that was made before records were
-/// sealed is ours in a namespace of pools, or if the manager has just begun and it is in the namespace of its allocation's
-/// workspace.
+/// record, also under the name of one that is about to be made, but not its seal.
+///
+/// Over an upgrade Jobs go on that were made before records were sealed as they are now: those that exist when the manager
+/// begins are ours as well if they have the former seal, or if they are older than any seal, and of an attempt that has not
+/// ended, in the namespace that it was placed in. The time of a Job's creation is the API server's.
 fn is_ours(observer: &Observer, (job, name): (&Value, &ObjectKey), recorded: &JobRecord) -> bool {
     let seal = &observer.settings.seal;
     if seal.is_on(job) {
         return true;
     }
+    if !observer.adopts {
+        return false;
+    }
+    if seal.was_on(job) {
+        return true;
+    }
     if !seal.began_after(job) {
         return false;
     }
-    match observer.others.get(&recorded.allocation_id) {
-        Some(of) => observer.adopts && *of == name.namespace,
-        None => observer.of_pools.contains(&name.namespace),
+    match observer.attempts.get(&recorded.allocation_id) {
+        Some(Some(placed_in)) => *placed_in == name.namespace,
+        Some(None) => observer.of_pools.contains(&name.namespace),
+        None => false,
     }
 }
 
@@ -127,8 +137,10 @@ pub(crate) struct Observer {
     pub(crate) namespaces: BTreeSet<String>,
     /// Those of pools.
     of_pools: BTreeSet<String>,
-    /// Allocations that were in other ones when the manager began.
-    others: BTreeMap<AllocationId, String>,
+    /// The attempts that had not ended when the manager began, with the namespaces that they were placed in; none any more
+    /// when all Jobs that existed have been listed.
+    attempts: BTreeMap<AllocationId, Option<String>>,
+    pub(crate) foreign: ForeignJobs,
     /// Whether Jobs that are not expected may be ours: until all that exist have been listed once.
     pub(crate) adopts: bool,
     /// Value of the label of our objects.
@@ -138,12 +150,12 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// `namespace` = that of pools which have none; `others` = allocations that are in other namespaces than those of their
-    /// pools.
+    /// `namespace` = that of pools which have none; `attempts` = those that have not ended, with the namespaces that they were
+    /// placed in.
     pub(crate) fn new(
         settings: Arc<Settings>,
         (facts, namespace): (&ClusterFacts, &str),
-        others: BTreeMap<AllocationId, String>,
+        attempts: BTreeMap<AllocationId, Option<String>>,
         requests: Requests,
     ) -> Self {
         let pools = settings
@@ -153,10 +165,15 @@ impl Observer {
         let of_pools = pools.map(|own| own.unwrap_or(namespace).to_owned());
         let of_pools: BTreeSet<String> = of_pools.collect();
         Self {
-            namespaces: of_pools.iter().chain(others.values()).cloned().collect(),
+            namespaces: of_pools
+                .iter()
+                .chain(attempts.values().flatten())
+                .cloned()
+                .collect(),
             of_pools,
-            others,
+            attempts,
             adopts: true,
+            foreign: ForeignJobs::default(),
             settings,
             books: Books::default(),
             agenda: Agenda::default(),
@@ -193,6 +210,12 @@ impl Observer {
         self.agenda.nodes.insert(name.to_owned());
     }
 
+    /// All Jobs that existed when the manager began have been listed.
+    pub(crate) fn all_are_adopted(&mut self) {
+        self.adopts = false;
+        self.attempts = BTreeMap::new();
+    }
+
     /// A place is served no more.
     pub(crate) fn has_left(&mut self, place: &PlaceId) {
         self.books.served.remove(place);
@@ -213,6 +236,7 @@ impl Observer {
     }
 
     pub(crate) fn job_is_gone(&mut self, name: &ObjectKey) {
+        self.foreign.gone(name);
         let Some(job) = self.books.jobs.get_mut(name) else {
             return;
         };
@@ -335,6 +359,7 @@ impl Observer {
                 }
             }
             Kind::Job => {
+                self.foreign.only_present(present);
                 let jobs = self.books.jobs.keys();
                 let gone = jobs.filter(|name| !present.contains(name));
                 for name in gone.cloned().collect::<Vec<_>>() {
@@ -448,20 +473,26 @@ impl SeenJob<'_> {
     }
 
     /// The containers of a Job that this master has made; `None` = another has, and it is left alone.
-    fn claimed(&self) -> Option<JobRecord> {
-        let (observer, name) = (&*self.observer, &self.name);
+    fn claimed(&mut self) -> Option<JobRecord> {
         let recorded = det_pods::recorded(&annotations(self.object));
+        let (observer, name) = (&*self.observer, &self.name);
         let ours = recorded.filter(|recorded| is_ours(observer, (self.object, name), recorded));
-        let Some(recorded) = ours else {
-            if observer.namespaces.contains(&name.namespace) {
-                tracing::warn!(
-                    job = name.name,
-                    namespace = name.namespace,
-                    "a Job has the label of this cluster, and was not made by its master; it is left alone"
-                );
+        let reason = match ours {
+            None if !observer.namespaces.contains(&name.namespace) => return None,
+            None => "a Job has the label of this cluster, and was not made by its master",
+            Some(recorded) if self.is_claimed_by_others(&recorded) => {
+                "a Job names containers of another one"
             }
-            return None;
+            Some(recorded) => return Some(recorded),
         };
+        let uid = uid(self.object);
+        self.observer.foreign.seen(&self.name, uid, reason);
+        None
+    }
+
+    /// Whether containers of a record are those of another Job.
+    fn is_claimed_by_others(&self, recorded: &JobRecord) -> bool {
+        let (observer, name) = (&*self.observer, &self.name);
         let books = &observer.books;
         let is_of_another = |id: &ContainerId| {
             let held = books.held.get(id).filter(|held| held.job != *name);
@@ -474,15 +505,7 @@ impl SeenJob<'_> {
             is_known && !observer.adopts && !books.expected.contains(name)
         };
         let mut members = recorded.members.iter();
-        if members.any(|it| is_of_another(&it.container_id) || is_copy(&it.container_id)) {
-            tracing::warn!(
-                job = name.name,
-                namespace = name.namespace,
-                "a Job names containers of another one; it is left alone"
-            );
-            return None;
-        }
-        Some(recorded)
+        members.any(|it| is_of_another(&it.container_id) || is_copy(&it.container_id))
     }
 
     /// Holds a container of a Job that was not known.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use det_ids::{AllocationId, ContainerId, PlaceId};
+use det_lifecycle::container::ObservedState;
 use det_pods::{ClusterFacts, Member, Objects};
 use det_rm::ContainerStart;
 use det_taskspec::ContainerExit;
@@ -117,6 +118,7 @@ impl Starts {
             namespace,
             is_made,
             objects,
+            seal: self.facts.seal.clone(),
             classes: self.classes.clone(),
             cancelled: cancel.clone(),
             sender: observer.requests.sender.clone(),
@@ -213,7 +215,10 @@ impl Starts {
         if self.gangs.remove(id) {
             return observer.ended_without_pod(place, id, ContainerExit::Killed);
         }
-        if self.cancel(observer, id) {
+        // One that runs is asked, although its Secret may not have its owner yet.
+        let held = observer.books.held.get(id);
+        let runs = held.is_some_and(|held| matches!(held.observed, ObservedState::Running { .. }));
+        if !runs && self.cancel(observer, id) {
             return;
         }
         if observer.books.held.contains_key(id) {

@@ -12,9 +12,9 @@ use crate::Core;
 pub struct Namespaces {
     /// Those that workspaces are bound to, by name.
     pub bound: BTreeMap<String, BoundNamespace>,
-    /// Those that attempts were placed in which have not ended, whatever their workspaces are bound to by now. An attempt
-    /// that is not among them runs in the namespace of its pool.
-    pub in_use: BTreeMap<AllocationId, String>,
+    /// The attempts in the manager's pools that have not ended, with the namespace that they were placed in, whatever their
+    /// workspaces are bound to by now; `None` = they run in that of their pool.
+    pub in_use: BTreeMap<AllocationId, Option<String>>,
     /// Those that were made for workspaces which are gone, and are to go.
     pub removed: BTreeSet<String>,
 }

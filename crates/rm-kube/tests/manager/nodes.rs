@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use det_kube_double::Controllers;
 use det_lifecycle::container::DesiredState;
+use det_rm::Health;
 use det_rm_contract::TestCore;
 use det_rm_kube::{PoolSettings, Settings, SlotResource};
 use det_taskspec::ContainerExit;
@@ -206,6 +207,24 @@ async fn processors_can_be_slots() {
     assert_eq!(requests, ["15000m"]);
     scene.has_slots("a", 7).await;
     scene.exits(&id, 0).await;
+}
+
+#[tokio::test]
+async fn a_slot_of_more_processors_than_any_node_has_is_explained() {
+    let change = |settings: &mut Settings| settings.slots = SlotResource::Cpu { millis: 8_000 };
+    let scene = Scene::start_with(TestCore::default(), change).await;
+    scene.api.add_node("a", 0);
+    let small = json!({"status": {"allocatable": {"cpu": "7910m"}}});
+    scene.api.patch("v1/nodes", "", "a", &small);
+    scene.has_slots("a", 0).await;
+    let explains = |health: &Health| {
+        let reason = health.reason().unwrap_or_default();
+        health.is_up() && reason.contains("\"a\"") && reason.contains("at most 7.91 fits")
+    };
+    scene.has_health("the small node is named", explains).await;
+    scene.api.add_node("b", 0);
+    let is_over = |health: &Health| *health == Health::Up;
+    scene.has_health("a node has slots", is_over).await;
 }
 
 #[tokio::test]

@@ -147,11 +147,12 @@ impl Homes {
         made.next().map(|row| row.namespace.as_str())
     }
 
-    /// What is wanted of the namespaces of a cluster. `in_use` = those of attempts that have not ended.
+    /// What is wanted of the namespaces of a cluster. `in_use` = the attempts that have not ended,
+    /// with those that they were placed in.
     pub(crate) fn namespaces(
         &self,
         cluster: &str,
-        in_use: BTreeMap<AllocationId, String>,
+        in_use: BTreeMap<AllocationId, Option<String>>,
     ) -> Namespaces {
         let mut bound: BTreeMap<String, BoundNamespace> = BTreeMap::new();
         let here = self.bindings.values();
@@ -170,8 +171,9 @@ impl Homes {
         let removed = removed.filter(|row| row.cluster_name == cluster && row.removed);
         let removed = removed.map(|row| row.namespace.clone());
         // Work of others may be in it: it goes when that has ended, and nothing is bound to it.
-        let is_used =
-            |name: &String| bound.contains_key(name) || in_use.values().any(|it| it == name);
+        let is_used = |name: &String| {
+            bound.contains_key(name) || in_use.values().flatten().any(|it| it == name)
+        };
         let removed = removed.filter(|name| !is_used(name)).collect();
         Namespaces {
             bound,

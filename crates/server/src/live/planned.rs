@@ -55,14 +55,14 @@ pub(super) fn place_snapshot<'a>(
     snapshot
 }
 
-/// The Kubernetes namespaces that allocations of some pools were placed in.
+/// The allocations of some pools with the Kubernetes namespaces that they were placed in, if they were in any.
 pub(crate) fn namespaces(
     cache: &LiveCache,
     is_of: impl Fn(&str) -> bool,
-) -> BTreeMap<AllocationId, String> {
+) -> BTreeMap<AllocationId, Option<String>> {
     let rows = cache.allocations.values().map(|allocation| &allocation.row);
     let rows = rows.filter(|row| is_of(&row.resource_pool));
-    rows.filter_map(|row| Some((row.id.clone(), row.namespace.clone()?)))
+    rows.map(|row| (row.id.clone(), row.namespace.clone()))
         .collect()
 }
 
