@@ -13,5 +13,7 @@ mod namespaces;
 mod nodes;
 mod priorities;
 mod restarts;
+mod schedules;
 #[path = "../support/mod.rs"]
 mod support;
+mod upgrades;
