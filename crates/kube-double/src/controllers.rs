@@ -15,6 +15,10 @@ const PASSES: usize = 1_000;
 
 /// Which parts of the control plane run. All do at first, but for the kubelets, which the test itself is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each part runs or does not, whatever the others do"
+)]
 pub struct Controllers {
     /// Pods of Jobs are created and deleted, and the status of Jobs is set.
     pub jobs: bool,

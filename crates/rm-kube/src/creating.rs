@@ -193,11 +193,12 @@ impl Creation {
         Ok(())
     }
 
-    /// Deletes what exists of the objects, however long that takes.
+    /// Deletes what exists of the objects, however long that takes. The Jobs go last: a master that is restarted meanwhile
+    /// finds them again, and goes on.
     async fn undo(&self) {
         let jobs = self.objects.jobs.iter().map(|job| (Kind::Job, job));
         let secret = [(Kind::Secret, &self.objects.secret)];
-        for (kind, object) in jobs.chain(self.dependents()).chain(secret) {
+        for (kind, object) in secret.into_iter().chain(self.dependents()).chain(jobs) {
             let mut pause = FIRST_PAUSE;
             while let Err(error) = self.delete(kind, object).await {
                 let reason = format!("{} cannot be deleted: {error}", kind.word());
