@@ -216,7 +216,7 @@ impl Measured {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         let (took, (after, memory)) = (began.elapsed(), used());
-        let processor = after - before;
+        let processor = after.saturating_sub(before);
         let each = |time: Duration| {
             #[expect(clippy::cast_precision_loss, reason = "these counts are small")]
             let wanted = wanted as f64;

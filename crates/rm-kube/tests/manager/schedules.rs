@@ -31,7 +31,7 @@ const SETTLED_WITHIN: Duration = Duration::from_mins(1);
 const RESTART: &str = "the master is restarted";
 const WATCHED: [&str; 3] = ["nodes", "pods", "jobs"];
 
-/// Numbers that look random: SplitMix64.
+/// Numbers that look random: `SplitMix64`.
 struct Dice(u64);
 
 impl Dice {
