@@ -263,13 +263,6 @@ impl ApiDouble {
         assert!(is_done, "the pod {namespace}/{name} is not being deleted");
     }
 
-    /// Waits for the next change of an object, or the next request.
-    pub async fn next_activity(&self) {
-        let mut activity = self.shared.activity.subscribe();
-        // The sender is in `self`: it is there.
-        let _ = activity.changed().await;
-    }
-
     /// Waits until a condition holds, which is asked after every change and every request.
     ///
     /// # Panics
@@ -343,6 +336,13 @@ impl Objects<'_> {
         let cluster = self.shared.cluster();
         let states = cluster.past(&target.resource);
         states.filter_map(|object| read(object)).collect()
+    }
+
+    /// Waits for the next change of an object, or the next request.
+    pub async fn next_activity(&self) {
+        let mut activity = self.shared.activity.subscribe();
+        // The sender is in `self`: it is there.
+        let _ = activity.changed().await;
     }
 
     /// Jobs and pods in a line, for messages.

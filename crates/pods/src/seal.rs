@@ -70,10 +70,10 @@ impl Seal {
 
     /// Whether a Job of the API has the seal of its record.
     pub fn is_on(&self, job: &Value) -> bool {
-        let Some(sealed) = Sealed::of(job) else {
+        let Some(sealed) = SealedRecord::of(job) else {
             return false;
         };
-        let Sealed { at, record, seal } = &sealed;
+        let SealedRecord { at, record, seal } = &sealed;
         // Compared in a time that does not depend on how much of it is right.
         keyed(&self.secret, &["job", at.0, at.1, record])
             .verify_slice(&bytes(seal))
@@ -83,10 +83,10 @@ impl Seal {
     /// Whether a Job of the API has the seal that versions of one day have made, which was no HMAC. No Job is sealed like that
     /// any more.
     pub fn was_on(&self, job: &Value) -> bool {
-        let Some(sealed) = Sealed::of(job) else {
+        let Some(sealed) = SealedRecord::of(job) else {
             return false;
         };
-        let Sealed { at, record, seal } = &sealed;
+        let SealedRecord { at, record, seal } = &sealed;
         let mut parts = Sha256::new();
         for part in [at.0, at.1, record.as_str()] {
             parts.update(Sha256::digest(part.as_bytes()));
@@ -100,14 +100,14 @@ impl Seal {
 }
 
 /// What of a Job its seal is about.
-struct Sealed<'a> {
+struct SealedRecord<'a> {
     /// Its namespace and name.
     at: (&'a str, &'a str),
     record: String,
     seal: String,
 }
 
-impl<'a> Sealed<'a> {
+impl<'a> SealedRecord<'a> {
     fn of(job: &'a Value) -> Option<Self> {
         let text = |pointer: &str| job.pointer(pointer).and_then(Value::as_str);
         let mut annotations = json::texts(job, &["metadata", "annotations"]);

@@ -136,30 +136,6 @@ impl TestCore {
         changed
     }
 
-    /// Changes rows of a place.
-    fn change_at<T>(&self, place: &PlaceId, change: impl FnOnce(&mut State) -> T) -> T {
-        let changed = self.change(change);
-        self.wake(place);
-        changed
-    }
-
-    /// Changes the row of a container, if it has one.
-    fn change_row(&self, container: &ContainerId, change: impl FnOnce(&mut State)) {
-        let place = self.lock().rows.get(container).map(|row| row.place.clone());
-        self.change(change);
-        if let Some(place) = place {
-            self.wake(&place);
-        }
-    }
-
-    fn wake(&self, place: &PlaceId) {
-        let followed = self.of_places.lock();
-        let followed = followed.unwrap_or_else(PoisonError::into_inner);
-        if let Some(followers) = followed.get(place) {
-            followers.send_replace(());
-        }
-    }
-
     /// Places a container with so many slots, which is to run.
     pub fn place(&self, place: &str, container: &str, slots: u32) -> ContainerId {
         let mut ids = self.place_gang(&[(place, container, slots)]);
@@ -190,7 +166,7 @@ impl TestCore {
             }
         });
         for (place, _, _) in containers {
-            self.wake(&PlaceId::from(*place));
+            wake(self, &PlaceId::from(*place));
         }
         ids
     }
@@ -227,7 +203,7 @@ impl TestCore {
 
     /// Wants something else of a container.
     pub fn want(&self, container: &ContainerId, desired: DesiredState) {
-        self.change_row(container, |state| {
+        change_row(self, container, |state| {
             if let Some(row) = state.rows.get_mut(container) {
                 row.desired = desired;
             }
@@ -236,14 +212,14 @@ impl TestCore {
 
     /// The specification of a container cannot be made: it ends when it is asked for.
     pub fn withdraw(&self, container: &ContainerId) {
-        self.change_row(container, |state| {
+        change_row(self, container, |state| {
             state.withdrawn.insert(container.clone());
         });
     }
 
     /// The row of a container goes, whatever it does.
     pub fn remove(&self, container: &ContainerId) {
-        self.change_row(container, |state| {
+        change_row(self, container, |state| {
             if let Some(row) = state.rows.remove(container)
                 && let Some(here) = state.of_place.get_mut(&row.place)
             {
@@ -267,7 +243,7 @@ impl TestCore {
     /// Stores that a place is there, by a driver that has taken it.
     pub fn join(&self, joined: JoinedPlace) {
         let place = joined.place.clone();
-        self.change_at(&joined.place.clone(), |state| {
+        change_at(self, &joined.place.clone(), |state| {
             let held: BTreeSet<_> = joined.containers.iter().map(|(id, _)| id).collect();
             let same = (state.joined.get(&place)).is_none_or(|it| it.instance == joined.instance);
             for id in state.of_place.get(&place).into_iter().flatten() {
@@ -330,6 +306,31 @@ impl TestCore {
             }
         })
         .await;
+    }
+}
+
+/// Changes rows of a place.
+fn change_at<T>(core: &TestCore, place: &PlaceId, change: impl FnOnce(&mut State) -> T) -> T {
+    let changed = core.change(change);
+    wake(core, place);
+    changed
+}
+
+/// Changes the row of a container, if it has one.
+fn change_row(core: &TestCore, container: &ContainerId, change: impl FnOnce(&mut State)) {
+    let place = core.lock().rows.get(container).map(|row| row.place.clone());
+    core.change(change);
+    if let Some(place) = place {
+        wake(core, &place);
+    }
+}
+
+/// Wakes those who follow a place.
+fn wake(core: &TestCore, place: &PlaceId) {
+    let followed = core.of_places.lock();
+    let followed = followed.unwrap_or_else(PoisonError::into_inner);
+    if let Some(followers) = followed.get(place) {
+        followers.send_replace(());
     }
 }
 
@@ -403,7 +404,7 @@ impl Core for TestCore {
         place: &PlaceId,
         container: &ContainerId,
     ) -> Result<Option<ContainerStart>, Unavailable> {
-        let found = self.change_at(place, |state| {
+        let found = change_at(self, place, |state| {
             let row = state.specification(place, container)?;
             let joined = state.joined.get(place);
             let named = joined.is_some_and(|joined| joined.capacity.is_named());
@@ -471,7 +472,7 @@ impl Core for TestCore {
         place: &PlaceId,
         observed: Vec<(ContainerId, ObservedState)>,
     ) -> Result<(), Unavailable> {
-        self.change_at(place, |state| {
+        change_at(self, place, |state| {
             for (id, observed) in observed {
                 state.observe(place, &id, observed);
             }
@@ -495,7 +496,7 @@ impl Core for TestCore {
     }
 
     async fn never_started(&self, container: &ContainerId) -> Result<(), Unavailable> {
-        self.change_row(container, |state| {
+        change_row(self, container, |state| {
             if let Some(row) = state.rows.get_mut(container) {
                 row.ended = true;
             }

@@ -192,12 +192,12 @@ fn used() -> (Duration, f64) {
 }
 
 /// The manager and its core.
-struct Measured {
+struct Measurement {
     core: TestCore,
     cluster: OtherProcess,
 }
 
-impl Measured {
+impl Measurement {
     /// Does something, and waits until this many things are so.
     async fn stage(
         &mut self,
@@ -247,7 +247,7 @@ async fn measure((nodes, others, ours): (usize, usize, usize)) {
         CancellationToken::new(),
     );
     tokio::spawn(serving);
-    let mut measured = Measured { core, cluster };
+    let mut measured = Measurement { core, cluster };
     let names: Vec<String> = (0..nodes).map(node).collect();
     let joined = |core: &TestCore| {
         let joined = names.iter().filter(|node| core.served(node).is_some());

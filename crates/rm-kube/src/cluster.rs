@@ -216,9 +216,6 @@ impl<C: Core> Cluster<C> {
             WatchEvent::Listed(kind, present) => {
                 observer.only_present(kind, &present);
                 self.listed.insert(kind);
-                if kind == Kind::Job {
-                    observer.all_are_adopted();
-                }
                 if self.is_complete() {
                     self.report_health();
                 }

@@ -210,12 +210,6 @@ impl Observer {
         self.agenda.nodes.insert(name.to_owned());
     }
 
-    /// All Jobs that existed when the manager began have been listed.
-    pub(crate) fn all_are_adopted(&mut self) {
-        self.adopts = false;
-        self.attempts = BTreeMap::new();
-    }
-
     /// A place is served no more.
     pub(crate) fn has_left(&mut self, place: &PlaceId) {
         self.books.served.remove(place);
@@ -365,6 +359,9 @@ impl Observer {
                 for name in gone.cloned().collect::<Vec<_>>() {
                     self.job_is_gone(&name);
                 }
+                // All that existed when the manager began have been listed.
+                self.adopts = false;
+                self.attempts = BTreeMap::new();
             }
             Kind::Secret
             | Kind::Service

@@ -27,7 +27,7 @@ const SIDE_BY_SIDE: usize = 24;
 /// How long a step waits for a request that may never come.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 /// How long everything may take to be as it should when all faults have ended: some pauses of the manager are half a minute.
-const SETTLED_WITHIN: Duration = Duration::from_mins(1);
+const QUIESCENT_WITHIN: Duration = Duration::from_mins(1);
 const RESTART: &str = "the master is restarted";
 const WATCHED: [&str; 3] = ["nodes", "pods", "jobs"];
 
@@ -111,7 +111,7 @@ impl Schedule {
             self.note_ends()?;
         }
         self.end_faults();
-        self.settles("what is to run runs", Self::runs).await?;
+        self.becomes("what is to run runs", Self::runs).await?;
         let live = self.live();
         for id in &live {
             match self.dice.roll(3) {
@@ -120,15 +120,16 @@ impl Schedule {
                 _ => end(&self.scene, id, 0),
             }
         }
-        self.settles("everything has ended", Self::has_ended)
+        self.becomes("everything has ended", Self::has_ended)
             .await?;
         self.nothing_ran_twice()
     }
 
     /// The manager goes on for a while: until something has come to the API so many times, unless nothing comes any more.
     async fn go_on(&self, times: usize) {
+        let objects = self.scene.api.objects();
         for _ in 0..times {
-            let next = self.scene.api.next_activity();
+            let next = objects.next_activity();
             // Nothing comes while the manager waits for the clock, or for the test.
             drop(tokio::time::timeout(LONGEST_WAIT, next).await);
         }
@@ -398,7 +399,7 @@ impl Schedule {
     }
 
     /// Kubelets serve all pods until this is so.
-    async fn settles(
+    async fn becomes(
         &mut self,
         what: &str,
         is_so: impl Fn(&Self) -> Result<(), String>,
@@ -412,7 +413,7 @@ impl Schedule {
             self.note_ends()?;
             match is_so(self) {
                 Ok(()) => return Ok(()),
-                Err(fault) if began.elapsed() > SETTLED_WITHIN => {
+                Err(fault) if began.elapsed() > QUIESCENT_WITHIN => {
                     return Err(format!("{what}, but {fault}"));
                 }
                 Err(_) => {}
