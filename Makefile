@@ -21,7 +21,7 @@ endif
 
 target_directory := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 built := $(target_directory)/$(profile_directory)
-# The supervisor runs inside other people's images: static, so that it needs nothing of them.
+# The supervisor runs inside images of users: static, so that it needs nothing of them.
 static_target := $(shell uname -m)-unknown-linux-musl
 static_supervisor := $(target_directory)/$(static_target)/$(profile_directory)/det-supervisor
 

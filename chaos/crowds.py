@@ -43,7 +43,7 @@ SHORTEST_LIFE = 60.0
 
 
 def storm(stage: Stage) -> None:
-    """All simulated agents lose their connections at one moment, and come back at once while people ask; five times
+    """All simulated agents lose their connections at one moment, and come back at once while clients ask; five times
     because the network was gone, then because the master was killed. Nothing is started again, and no other client notices."""
     pools = [{"pool_name": "default"}, {"pool_name": SIMULATED}]
     # Reported before anything is started.
@@ -114,7 +114,7 @@ def at_percentile(values: list[float], percent: int) -> float:
 
 
 class Asking:
-    """What a person who looks at the cluster asks for, again and again, and how long each answer took."""
+    """The requests of a user who watches the cluster, repeated without end, and how long each answer took."""
 
     PATHS = ("/api/v1/experiments?limit=50", "/api/v1/agents", "/api/v1/trials/1")
 

@@ -107,7 +107,7 @@ def turned_away(stage: Stage, master: Part) -> None:
         return
     text = tail(master.log)
     if code == 0 or not re.search(r"in use by another master: stop it, or", text):
-        what = f"a second master ended with exit code {code} and without saying why"
+        what = f"a second master ended with exit code {code} and without a reason in its log"
         stage.found([Violation(8, "wrong", master.name, what, {"log": text})])
 
 

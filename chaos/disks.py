@@ -21,7 +21,7 @@ from waiting import stays_true, wait_for
 from world import World
 
 # What a log or an answer must contain for a user to understand.
-FULL = re.compile(r"no space|disk is full|no room|out of space|\bfull\b", re.IGNORECASE)
+FULL = re.compile(r"no space|disk is full|out of space|\bfull\b", re.IGNORECASE)
 
 
 class Disk:
@@ -139,7 +139,7 @@ def full_spool(stage: Stage) -> None:
                 recorded_by_an_event(world, "task", "log_held", task)
                 lines = [line for line in world.log_lines(trial) if FULL.search(line)]
                 if not any("nothing of it is missing" in line for line in lines):
-                    what = "its log does not say that it waited for free space and that nothing is missing"
+                    what = "its log does not contain that it waited for free space and that nothing is missing"
                     stage.found([Violation(10, "lost", f"trial {trial}", what, {"lines": lines})])
             checked(stage, world, steady, 1)
             stage.end(world, steady)

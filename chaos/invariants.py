@@ -140,7 +140,7 @@ def allocations_one_after_another(tables: Tables) -> Iterable[Violation]:
 
 
 def states_follow_events(tables: Tables) -> Iterable[Violation]:
-    """Invariants 4 and 10: each state goes on from the one before, ends stay, and the rows say what the events say."""
+    """Invariants 4 and 10: each state goes on from the one before, ends stay, and the rows agree with the events."""
     state: dict[tuple[str, str], str | None] = {}
     for event in tables["events"]:
         thing = (event["subject_kind"], event["subject_id"])
@@ -226,7 +226,7 @@ def effects_have_events(tables: Tables) -> Iterable[Violation]:
             count = seen[(row["id"], kind)]
             if count != (1 if happened is not None else 0):
                 fact = f"it was {kind}" if happened is not None else f"it was not {kind}"
-                yield Violation(10, "wrong", f"allocation {row['id']}", f"{fact}, and {count} events say so")
+                yield Violation(10, "wrong", f"allocation {row['id']}", f"{fact}, and {count} events record it")
 
 
 # --- 8 -------------------------------------------------------------------------------------------------------------

@@ -45,8 +45,8 @@ def everywhere(world: World, weather: Weather) -> None:
 
 
 def bad_network(stage: Stage) -> None:
-    """Every kind of bad network for an equal share of the time, between all parties: agents, tasks, people, the master,
-    and its database where that is elsewhere."""
+    """Every kind of bad network for an equal share of the time, between all parties: agents, tasks, clients, the
+    master, and its database where that is elsewhere."""
     parties = ("agent", "task", "client", *(["database"] if stage.store == "postgres" else []))
     with stage.world(slots=10, proxied=parties) as world, Churn(world, per_second=0.25) as churn:
         steady = Steady(world, trials=4)

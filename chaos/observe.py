@@ -66,7 +66,7 @@ def checkpoints_of(world: World, trial: int) -> dict[str, tuple[str, dict[str, i
 
 
 def files_of(world: World, uuid: str) -> dict[str, int]:
-    """What lies in storage for a checkpoint: path to bytes."""
+    """What storage holds for a checkpoint: path to bytes."""
     assert world.checkpoint_root is not None
     root = world.checkpoint_root / uuid
     return {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*") if path.is_file()}
@@ -155,7 +155,7 @@ def cgroups() -> list[str]:
 def remains(world: World, groups_before: set[str], ours: set[str]) -> Remains:
     """Everything on the machine that belongs to tasks of this cluster; `ours` are all containers that it ever had.
 
-    Control groups do not say whose they are, and other clusters may run on this machine.
+    Control groups do not record their owner, and other clusters may run on this machine.
     """
     directories = []
     for agent in world.agents:

@@ -121,7 +121,7 @@ class Postgres:
         return f"postgres://postgres@127.0.0.1:{port or self.port}/{database}"
 
     def create_database(self, directory: pathlib.Path | None = None) -> str:
-        """Makes an empty database; gives its name. Its tables lie in `directory`, an empty one, if there is one."""
+        """Makes an empty database; gives its name. Its tables are in `directory`, an empty one, if there is one."""
         name = f"det_chaos_{uuid.uuid4().hex[:12]}"
         if directory is None:
             sql(self.url("postgres"), f"create database {name}")

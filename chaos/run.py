@@ -27,7 +27,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="chaos/run.sh", description="Faults against a real cluster, and what must hold."
     )
-    parser.add_argument("--list", action="store_true", help="say which scenarios there are, and end")
+    parser.add_argument("--list", action="store_true", help="list the scenarios and end")
     parser.add_argument("--scenario", nargs="+", metavar="NAME", default=[], help="only these; all if left out")
     parser.add_argument("--size", choices=("ci", "hand"), default="ci", help="how much of each fault (default: ci)")
     parser.add_argument("--seed", type=int, default=None, help="of everything random (default: of the clock; printed)")
@@ -36,7 +36,7 @@ def options() -> argparse.Namespace:
     how_much.add_argument("--duration", type=int, metavar="S", help="for how many seconds, in place of the size's")
     parser.add_argument("--store", choices=("sqlite", "postgres"), help="only on this database")
     parser.add_argument("--runtime", choices=("process", "docker"), help="only in this runtime")
-    parser.add_argument("--verbose", action="store_true", help="say what is happening")
+    parser.add_argument("--verbose", action="store_true", help="log each step")
     return parser.parse_args()
 
 

@@ -146,7 +146,7 @@ ROWS = (
     Row(
         "bad-network",
         "4 trials, 10 reports/s each; a short experiment every 4 s",
-        "loss, latency, resets, half-open connections, and all at once, between agents, tasks, people, master and store",
+        "loss, latency, resets, half-open connections, and all at once, among agents, tasks, clients, master, store",
         network.bad_network,
         ci=60,
         hand=300,
@@ -196,7 +196,7 @@ ROWS = (
     ),
     Row(
         "storm",
-        "3 trials, 10 reports/s each; a task on each simulated agent; a person who asks again and again",
+        "3 trials, 10 reports/s each; a task on each simulated agent; a client that asks again and again",
         "200 simulated agents, by hand 1,000, reconnect at once: cut off five times, then the master is killed",
         crowds.storm,
         ci=200,

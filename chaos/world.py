@@ -132,7 +132,7 @@ class World(Cluster):
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """Ends everything. What was left behind by then is for the invariants to say; here it is removed."""
+        """Ends everything. What was left behind by then is for the invariants to report; here it is removed."""
         try:
             self._abandon()
         finally:

@@ -107,7 +107,7 @@ class ApiError(Exception):
 
     @property
     def text(self) -> str:
-        """The words for the person, found as the clients find them."""
+        """The message for the user, found as the clients find them."""
         answer = json.loads(self.body)
         error = answer.get("error") or {}
         return answer.get("message") or error.get("message") or error.get("error") or ""
@@ -323,7 +323,7 @@ class Cluster:
         self.expected_alarms.append(pattern)
 
     def describe(self) -> str:
-        """What a person wants to see when a test failed: the newest experiments and the ends of the logs."""
+        """What explains a failed test: the newest experiments and the ends of the logs."""
         text = [f"cluster in {self.root}, master at {self.url}"]
         with contextlib.suppress(Exception):
             newest = sorted(self.experiments(), key=lambda experiment: -experiment["id"])[:4]

@@ -87,7 +87,7 @@ def test_no_task_logs_in_with_a_blank_password(up: Cluster) -> None:
     answers = [line for line in up.printed(trial["id"]) if line.startswith("login ")]
     assert len(answers) == 4
     assert all(answer.endswith(": 403") for answer in answers), answers
-    assert up.token("admin"), "people of the machine still do"
+    assert up.token("admin"), "local users still do"
 
 
 def test_the_log_of_a_process_names_the_capabilities_that_it_was_not_given(up: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""GPUs that are not well, by a stand-in for the driver's tool: their slots drain, say why, and are enabled again."""
+"""GPUs that are not well, by a stand-in for the driver's tool: their slots drain, name a reason, and are enabled again."""
 
 from __future__ import annotations
 

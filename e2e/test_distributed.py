@@ -64,7 +64,7 @@ def printed_last(cluster: Cluster, trial: int, what: str) -> dict[int, Any]:
 
 
 def end_reason(cluster: Cluster, trial: int) -> str:
-    """How the newest attempt of a trial's task ended; its event and the trial's log say the same."""
+    """How the newest attempt of a trial's task ended; its event and the trial's log agree."""
     attempt = cluster.task(cluster.trial(trial)["taskId"])["allocations"][0]
     path = f"/api/v1/events?subjectKind=allocation&subjectId={attempt['allocationId']}&limit=100"
     reasons = [event["reason"] for event in cluster.api("GET", path, user="admin")["events"]]

@@ -35,7 +35,7 @@ def test_no_task_logs_in_with_a_blank_password(boxed: Cluster) -> None:
     # 401 where the users have passwords.
     refused = (": 403",) if not boxed.password else (": 401", ": 403")
     assert all(answer.endswith(refused) for answer in answers), answers
-    assert boxed.token("admin"), "people of the machine still do"
+    assert boxed.token("admin"), "local users still do"
 
 
 def test_containers_are_labelled_and_removed(boxed: Cluster) -> None:
@@ -125,7 +125,7 @@ def test_capabilities_within_the_container_are_given(boxed: Cluster) -> None:
 
 @pytest.fixture
 def root_program(boxed: Cluster) -> Iterator[str]:
-    """The usual image with an interpreter that belongs to root and says so."""
+    """The usual image with a copy of its interpreter that belongs to root and is setuid."""
     name, container = "localhost/det-test-root-program", "det-test-root-program"
     made = "cp $(readlink -f $(command -v python3)) /usr/local/bin/rootly && chmod 4755 /usr/local/bin/rootly"
     engine(boxed, "run", "--name", container, "--network", "none", "--entrypoint", "sh", str(boxed.image), "-c", made)

@@ -1,4 +1,4 @@
-"""The embedded database beside other programs: people look into it, and back it up, while the master runs."""
+"""The embedded database beside other programs: users read it and back it up while the master runs."""
 
 from __future__ import annotations
 

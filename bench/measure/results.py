@@ -136,7 +136,7 @@ def loss(before: float, after: float, unit: str) -> float:
 
 
 def shown(number: float | None) -> str:
-    """A number for a person: three to four digits that matter."""
+    """A number for a reader: three to four digits that matter."""
     if number is None:
         return ""
     if abs(number) >= 1000:

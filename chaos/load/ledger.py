@@ -5,7 +5,7 @@ now and then saved as a checkpoint of two files. A line goes into the ledger *af
 acknowledged, and is on its way to the disk before the next step begins. Requests without an answer are sent again, as
 clients do; a refusal (4xx) is written down and ends the run.
 
-The ledger, one file for each trial, at CHAOS_DIR, which lies outside the task's sandbox:
+The ledger, one file for each trial, at CHAOS_DIR, which is outside the task's sandbox:
 
     start RUN STEP CHECKPOINT        a run begins, after STEP, from CHECKPOINT ("-" = from nothing)
     printed RUN STEP CHECKSUM        a line went to standard output

@@ -1,6 +1,6 @@
 """Classify handwritten digits, searching over the shape and the training of a small network.
 
-Runs on a cluster and off it. The data come with scikit-learn (UCI ML hand-written digits, 1797 images
+Runs on a cluster and off it. The data come with `scikit-learn` (UCI ML hand-written digits, 1797 images
 of 8 by 8 pixels), so nothing is downloaded and one trial takes a few seconds.
 """
 

@@ -299,7 +299,7 @@ def test_shared_fs_paths_are_relative_to_the_mount(storage_path: str | None, exp
 
 @pytest.mark.parametrize("storage_path", ["..", "../x", "/srv/ckptfoo", "/etc", "a/../../x"])
 def test_shared_fs_paths_stay_under_the_host_path(storage_path: str) -> None:
-    with pytest.raises(ValueError, match="must lie under host_path"):
+    with pytest.raises(ValueError, match="must be under host_path"):
         storage_from_config(
             {"type": "shared_fs", "host_path": "/srv/ckpt", "storage_path": storage_path},
             container_path="/mnt",

@@ -88,7 +88,7 @@ def test_signature_is_that_of_the_pypi_package(module: str, name: str) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 10), reason="needs sys.stdlib_module_names (Python 3.10)")
 def test_import_loads_nothing_heavy() -> None:
-    """Counted in modules, because times say more about the machine: bench/import_time.py prints them."""
+    """Counted in modules, because times depend more on the machine: bench/import_time.py prints them."""
     code = (
         "import sys; before = set(sys.modules)\n"
         "import determined, determined.core\n"

@@ -8,7 +8,7 @@ struct Absent {
     paths: &'static [&'static str],
     /// The texts, as they are in code.
     texts: &'static [&'static str],
-    /// Why not.
+    /// The design that forbids them, as the end of the message.
     because: &'static str,
 }
 

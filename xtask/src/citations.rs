@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Findings;
 
-/// Words of citations that nobody can follow: notes that are not in the repository. Written in two halves, since this
+/// Words of citations that no reader can follow: notes that are not in the repository. Written in two halves, since this
 /// file is checked too.
 const OUTSIDE: &[(&str, &str)] = &[
     ("err", "ata e-"),
@@ -50,7 +50,7 @@ impl Pages {
     }
 
     /// Checks the citations of one file. A cited page exists, and so does each section that is named in quotes behind it:
-    /// `docs/glossary.md, "What people meet"`. In pages links to files lead somewhere.
+    /// `docs/glossary.md, "What users meet"`. In pages links to files lead somewhere.
     pub(crate) fn check(&self, path: &str, text: &str, findings: &mut Findings) {
         let mut error = |message: String| findings.errors.push(format!("{path}: {message}"));
         for line in text.lines() {

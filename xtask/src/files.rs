@@ -2,13 +2,13 @@
 
 use crate::Findings;
 
-/// Names that say nothing of what is inside.
+/// Names that describe nothing of what is inside.
 const EMPTY_NAMES: &[&str] = &["helper", "helpers", "misc", "util", "utils"];
 
 /// A file longer than this is asked what second thing it does.
 const LONG: usize = 800;
 
-/// What no file may hold: paths of somebody's machine, hosts that only some machines reach, and who wrote what. Written
+/// What no file may hold: paths of one developer's machine, hosts that only some machines reach, and who wrote what. Written
 /// in two halves, since this file is checked too.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("/wo", "rk/main"),
@@ -39,7 +39,7 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
     for name in EMPTY_NAMES {
         if stem == *name || path.split('/').any(|part| part == *name) {
             findings.errors.push(format!(
-                "{path}: \"{name}\" says nothing: name it after what it does"
+                "{path}: \"{name}\" describes nothing: name it after what it does"
             ));
         }
     }
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn ordinary_files_pass() {
         assert_eq!(
-            found("crates/store/src/users.rs", "//! People.\n"),
+            found("crates/store/src/users.rs", "//! Users.\n"),
             Findings::default()
         );
         assert_eq!(

@@ -30,13 +30,13 @@ const SHELLS: &[(&str, &[&str])] = &[
     ),
     // Writes stores of any size directly, and plays agents.
     ("det-bench", &["det-client", "det-store"]),
-    // Opens and deletes files where it is told to.
+    // Opens and deletes files below the directories that its callers pass.
     ("det-checkpoint-files", &[]),
     ("det-cli", &["det-agent", "det-client", "det-server"]),
     ("det-client", &["det-tls"]),
     // Nothing at all, unless a test arms it.
     ("det-failpoints", &[]),
-    // Opens and creates directories where it is asked to.
+    // Opens and creates the directories that its callers pass.
     ("det-host-paths", &[]),
     // The Kubernetes API in tests of managers; of ours it knows how pods merge.
     ("det-kube-double", &[]),
@@ -195,7 +195,7 @@ pub(crate) fn breaches(crates: &Crates) -> Vec<String> {
         let pure = PURE.contains(&name.as_str());
         if !pure && allowed.is_none() {
             breaches.push(format!(
-                "{name} is neither a pure crate nor a shell: say in xtask/src/graph.rs which it is"
+                "{name} is neither a pure crate nor a shell: enter it in xtask/src/graph.rs as one of them"
             ));
         }
         for below in crates

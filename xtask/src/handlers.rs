@@ -9,14 +9,11 @@ const HANDLERS: &str = "crates/server/src/http/";
 /// Functions of `det_store` that ask no database: the clock, and the packing of log lines.
 const WITHOUT_QUERIES: &[&str] = &["now", "pack"];
 
-/// Handlers of operations that are open to everybody, and why.
+/// Handlers of operations that are open without a login, and why.
 const PUBLIC: &[(&str, &str)] = &[
     ("info", "the first call of every client, before it logs in"),
     ("get_master", "what clients need to know before they log in"),
-    (
-        "get_telemetry",
-        "a constant: nothing is reported to anybody",
-    ),
+    ("get_telemetry", "a constant: nothing is reported to anyone"),
     ("health", "asked by what watches the master"),
     ("login", "makes an actor of a name and a password"),
     ("plain_login", "the same, the older way"),

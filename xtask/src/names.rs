@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn nouns_and_variants_are_names() {
-        let text = "struct RefusedField;\nstruct Seed;\nenum A {\n    Refused,\n}\ntype Need = u8;\n// struct Told\n";
+        let text = "struct RefusedField;\nstruct Seed;\nenum A {\n    Refused,\n}\ntype Need = u8;\n// struct Sent\n";
         assert_eq!(errors(text), Vec::<String>::new());
     }
 }

@@ -48,13 +48,27 @@ const SPEECH: &[(&[&str], &str)] = &[
 /// How comments that say what goes into something must not begin: "ingests", "adds" or "inserts" say how.
 const TAKES_IN: &str = "/// Takes in ";
 
-/// Files whose words are not checked: the one that explains what the words replace, and the one whose lines stay as they
-/// were when they were written.
-const UNCHECKED: &[&str] = &["docs/glossary.md", "CHANGELOG.md"];
+/// Files whose words are not checked: the one that explains what the words replace, the one whose lines stay as they were
+/// when they were written, this one, which lists the words, and those that cannot change.
+const UNCHECKED: &[&str] = &[
+    "docs/glossary.md",
+    "CHANGELOG.md",
+    "xtask/src/words.rs",
+    // Migrations that databases have applied: their checksums are recorded there, so that their text is final.
+    "crates/store/migrations/0001_core.sql",
+    "crates/store/migrations/0002_workspaces.sql",
+    "crates/store/migrations/0003_log_retention.sql",
+    "crates/store/migrations/0006_metric_runs.sql",
+    "crates/store/migrations/0008_task_states.sql",
+    "crates/store/migrations/0013_checkpoint_removals.sql",
+    // A program for another framework, whose function has one of the names.
+    "bench/measure/compare.py",
+];
 
-/// Checks the words of a file: of a Rust file of one of the crates those in comments, identifiers and messages, of a page or
-/// a scenario all, of a script or a manifest those in comments; other files have no errors. `path` is relative to the
-/// repository.
+/// Checks the words of a file: of a Rust file those in comments, identifiers and messages, of a Python file those in
+/// comments, documentation and messages, of a page, a scenario or the Makefile all, of a manifest those in comments and
+/// descriptions, of a script, a table, a migration or another YAML file those in comments; other files have no errors.
+/// `path` is relative to the repository.
 pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
     if UNCHECKED.contains(&path) {
         return;
@@ -62,16 +76,41 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
     let name = path.rsplit('/').next().unwrap_or(path);
     let kind = name.rsplit_once('.').map_or("", |(_, kind)| kind);
     let is_of_crates = path.starts_with("crates/");
+    let shebang = text.lines().next().filter(|line| line.starts_with("#!"));
     match kind {
-        "rs" if is_of_crates => check_rust(path, text, findings),
+        "rs" => check_rust(path, text, findings),
         "yaml" if is_of_crates => check_lines(path, text.lines().map(str::to_owned), findings),
         "md" => check_lines(path, prose(text), findings),
-        "toml" | "py" | "sh" => check_lines(path, text.lines().map(hash_comment), findings),
-        "" if text.starts_with("#!") => {
+        "py" => check_python(path, text, findings),
+        "toml" => check_lines(path, text.lines().map(comment_or_description), findings),
+        "sql" => check_lines(path, text.lines().map(sql_comment), findings),
+        "sh" | "tsv" | "yaml" => check_lines(path, text.lines().map(hash_comment), findings),
+        "" if name == "Makefile" => {
+            check_lines(path, text.lines().map(str::to_owned), findings);
+        }
+        "" if shebang.is_some_and(|line| line.contains("python")) => {
+            check_python(path, text, findings);
+        }
+        "" if shebang.is_some() => {
             check_lines(path, text.lines().map(hash_comment), findings);
         }
         _ => {}
     }
+}
+
+/// A line of a manifest when it describes a package, else the comment in it.
+fn comment_or_description(line: &str) -> String {
+    if line.trim_start().starts_with("description") {
+        line.to_owned()
+    } else {
+        hash_comment(line)
+    }
+}
+
+/// What follows the sign of a comment in a line of SQL; empty without one.
+fn sql_comment(line: &str) -> String {
+    line.split_once("--")
+        .map_or_else(String::new, |(_, comment)| comment.to_owned())
 }
 
 /// The lines of a page without its blocks of code and the addresses of its links.
@@ -136,6 +175,64 @@ fn check_words(
                 .errors
                 .push(format!("{path}:{number}: uses \"{word}\": write {instead}"));
         }
+    }
+}
+
+fn check_python(path: &str, text: &str, findings: &mut Findings) {
+    for Piece { kind, line, text } in python_pieces(text) {
+        let text = match kind {
+            PieceKind::Comment => text,
+            PieceKind::Literal if is_message(&text) => without(&text, '{', '}'),
+            PieceKind::Literal | PieceKind::Code => continue,
+        };
+        for (number, text) in (line..).zip(without(&text, '`', '`').split('\n')) {
+            check_words((path, number), text, &[WORDS, SPEECH], findings);
+        }
+    }
+}
+
+/// The comments and strings of a Python file in their order, without the code between them.
+fn python_pieces(text: &str) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let (mut rest, mut line) = (text, 1);
+    while let Some(at) = rest.find(['#', '"', '\'']) {
+        line += rest[..at].matches('\n').count();
+        rest = &rest[at..];
+        let (kind, skip, length, end) = next_python_piece(rest);
+        pieces.push(Piece {
+            kind,
+            line,
+            text: rest[skip..skip + length].to_owned(),
+        });
+        line += rest[..end].matches('\n').count();
+        rest = &rest[end..];
+    }
+    pieces
+}
+
+/// Of a text that begins with the sign of a comment or with quotes the kind, where the inside starts, how long that is, and
+/// where the next piece may begin. A string of one quote that its line does not end is taken to end there.
+fn next_python_piece(text: &str) -> (PieceKind, usize, usize, usize) {
+    if text.starts_with('#') {
+        let length = text.find('\n').unwrap_or(text.len());
+        return (PieceKind::Comment, 0, length, length);
+    }
+    let quote = ["\"\"\"", "'''", "\"", "'"]
+        .into_iter()
+        .find(|quote| text.starts_with(quote))
+        .unwrap_or("'");
+    let skip = quote.len();
+    let inside = &text[skip..];
+    let mut escaped = false;
+    let mut ends = inside.char_indices().filter(|(at, letter)| {
+        let is_end =
+            !escaped && (inside[*at..].starts_with(quote) || (skip == 1 && *letter == '\n'));
+        escaped = *letter == '\\' && !escaped;
+        is_end
+    });
+    match ends.next() {
+        Some((length, _)) => (PieceKind::Literal, skip, length, skip + length + skip),
+        None => (PieceKind::Literal, skip, inside.len(), text.len()),
     }
 }
 
@@ -382,6 +479,24 @@ mod tests {
             ),
             ("python/x.py", "told = \"nobody\"  # It says so.\n", 1),
             ("Cargo.toml", "# Every room.\nroom = 1\n", 1),
+            ("Cargo.toml", "description = \"Every room.\"\n", 1),
+            ("Makefile", "## For people.\nx:\n\techo told\n", 2),
+            (
+                "crates/config/tests/keys/x.tsv",
+                "# It says so.\ntold\t1\n",
+                1,
+            ),
+            (
+                "crates/store/migrations/9999_x.sql",
+                "told -- It says so.\n",
+                1,
+            ),
+            ("deploy/x.yaml", "told: 1 # It says so.\n", 1),
+            (
+                "scripts/run",
+                "#!/usr/bin/env python3\n\"\"\"It says.\"\"\"\n",
+                1,
+            ),
             ("scripts/run", "#!/bin/sh\necho told # told\n", 1),
             ("scripts/data", "# told\n", 0),
             ("docs/glossary.md", "told\n", 0),
@@ -391,9 +506,31 @@ mod tests {
     }
 
     #[test]
-    fn rust_outside_the_crates_is_not_checked() {
-        for path in ["xtask/src/lib.rs", "a.rs"] {
-            assert_eq!(errors(path, "// told\n"), Vec::<String>::new());
-        }
+    fn documentation_and_messages_of_python_are_checked() {
+        let text = "\"\"\"Lines\nfor people.\n\"\"\"\nfail(f'it \\'{told}\\' says')\nx = '' # said\nsaid = r\"said\"\ns = '''a\n`told` person'''\n\"";
+        let found = errors("python/x.py", text);
+        let words: Vec<&str> = found
+            .iter()
+            .filter_map(|error| error.strip_prefix("python/x.py:"))
+            .filter_map(|error| Some(error.split_once(": write")?.0))
+            .collect();
+        assert_eq!(
+            words,
+            [
+                "2: uses \"people\"",
+                "4: uses \"says\"",
+                "5: uses \"said\"",
+                "8: uses \"person\""
+            ]
+        );
+    }
+
+    #[test]
+    fn rust_outside_the_crates_is_checked_except_the_list_of_words() {
+        assert_eq!(errors("xtask/src/files.rs", "// told\n").len(), 1);
+        assert_eq!(
+            errors("xtask/src/words.rs", "// told\n"),
+            Vec::<String>::new()
+        );
     }
 }

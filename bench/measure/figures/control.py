@@ -257,7 +257,7 @@ def fleet_memory(plan: Plan, store_kind: str) -> Outcome:
 
 
 def storm(plan: Plan, store_kind: str) -> Outcome:
-    """All agents lose their connections and come back at once, while people ask things."""
+    """All agents lose their connections and come back at once, while clients send requests."""
     agents, storms = (50, 2) if plan.quick else (AGENTS, 5)
     latencies: list[float] = []
     with own(store_kind) as store, Cluster(plan.det, plan.work, store) as cluster:

@@ -128,7 +128,7 @@ def core_type(annotation: str) -> str:
 
 
 def is_a(value: Any, kind: str) -> bool:
-    """Whether a JSON value is what a type expression of the client says."""
+    """Whether a JSON value fits a type expression of the client."""
     plain = {"str": str, "int": int, "bool": bool}
     if kind in plain:
         return type(value) is plain[kind]

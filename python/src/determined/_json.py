@@ -1,6 +1,6 @@
 """JSON as the master expects it from a training script.
 
-Plain `json` cannot carry what people report: NaN and infinities become the strings `"NaN"`,
+Plain `json` cannot carry what training code reports: NaN and infinities become the strings `"NaN"`,
 `"Infinity"` and `"-Infinity"`, NumPy scalars and arrays become numbers and lists. NumPy is never
 imported from here.
 """

@@ -228,7 +228,7 @@ def directory_from_config(config: Mapping[str, Any], *, container_path: str) -> 
         below = posixpath.relpath(whole, host_path)
         if below == ".." or below.startswith("../"):
             raise ValueError(
-                f"checkpoint_storage.storage_path {relative!r} must lie under host_path {host_path!r}"
+                f"checkpoint_storage.storage_path {relative!r} must be under host_path {host_path!r}"
             )
     # Without the mount (a task run straight on the host) the host path itself is there.
     root = container_path

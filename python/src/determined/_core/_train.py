@@ -67,7 +67,7 @@ class TrainContext:
         self._tbd_writer = tbd_writer
 
     def set_status(self, status: str) -> None:
-        """A few words for people about what the trial is doing."""
+        """A few words for users about what the trial is doing."""
         logger.debug("set_status(%s)", status)
         self._session.post(f"/api/v1/trials/{self._trial_id}/runner/metadata", {"state": status})
 

@@ -85,8 +85,7 @@ def wait_for_servers(
             if process is not None and process.poll() is not None:
                 raise errors.DistributedError(
                     f"the SSH server of this container has ended with exit code {process.returncode}; its "
-                    "lines above "
-                    "say why"
+                    "lines above give the reason"
                 )
             if time.monotonic() >= deadline:
                 raise errors.DistributedError(

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class _Output:
-    """What the lines of a process say about when it failed."""
+    """When a process failed, as far as its lines show."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
