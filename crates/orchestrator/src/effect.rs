@@ -18,9 +18,9 @@ pub enum Effect {
     Log {
         /// The task that the log is of.
         task_id: TaskId,
-        /// The attempt that it concerns.
+        /// The attempt that the line concerns; `None` = the task as a whole.
         allocation_id: Option<AllocationId>,
-        /// How much it matters.
+        /// Severity of the line, as the log's filter by level compares it.
         level: LogLevel,
         /// One line of text that users read.
         text: String,
@@ -29,13 +29,13 @@ pub enum Effect {
     Wake(Topic),
     /// Add a trial; its number is the database's to choose. [`crate::Event::TrialCreated`] follows.
     InsertTrial(NewTrial),
-    /// Store an event of a search.
+    /// Append an event to the stored history of a search, from which it is restored.
     AppendSearchEvent {
         /// The experiment that the search is of.
         experiment_id: ExperimentId,
-        /// Counts from 1.
+        /// Number of the event in its search, from 1 without gaps.
         number: i64,
-        /// The event as JSON text.
+        /// The event as the JSON text of `det_searcher::Event`.
         text: String,
     },
     /// Store a snapshot of a search; events up to `through` are in it and can go.
@@ -44,7 +44,7 @@ pub enum Effect {
         experiment_id: ExperimentId,
         /// Number of the last event in it.
         through: i64,
-        /// The snapshot as JSON text.
+        /// The snapshot as JSON text, from which `det_searcher::Search` is restored.
         snapshot: String,
     },
     /// The search of an experiment is over: remove it.
@@ -60,13 +60,13 @@ pub enum Effect {
     ExperimentContinued(ExperimentId),
     /// A run of a trial begins: reports that are kept of the run before are invalid.
     RunStarted(TrialId),
-    /// A trial has ended.
+    /// A trial has ended: those who follow its state are to be notified.
     TrialEnded(TrialId),
     /// A container has a place: give it a token.
     ContainerPlaced {
         /// The container, by its id.
         id: ContainerId,
-        /// Its allocation.
+        /// The allocation that the container is a part of.
         allocation_id: AllocationId,
     },
     /// A container has ended: drop what is kept for its start.
@@ -75,11 +75,11 @@ pub enum Effect {
     RemovePlace(PlaceId),
     /// A request has been placed, for statistics of the queue.
     Placed {
-        /// The resource pool.
+        /// Name of the resource pool in which it was placed.
         resource_pool: String,
-        /// Since when it waited.
+        /// When the request entered the queue.
         requested_at: Micros,
-        /// When it was placed.
+        /// When the scheduler gave it its slots.
         placed_at: Micros,
     },
     /// An allocation is asked to save and exit.
@@ -88,35 +88,35 @@ pub enum Effect {
     AllocationEnded(AllocationId),
 }
 
-/// What others can wait for.
+/// A subject of notifications: a task of the master waits for one and reads the rows when it is woken.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Topic {
-    /// Anything that scheduling depends on.
+    /// Requests, capacity, priorities or limits: a pass of the scheduler may decide otherwise.
     Schedule,
-    /// Moments at which something is due.
+    /// A deadline was set or moved: the next moment at which one is due may be another.
     Deadlines,
-    /// Work left behind by ended experiments.
+    /// Files or rows of ended work wait for their removal.
     CleanUp,
     /// Trials of an experiment that are left over by one change: [`crate::Event::CatchUp`] is to come in another one.
     Backlog(ExperimentId),
-    /// What a place should run.
+    /// The desired states of the containers of a place.
     Place(PlaceId),
-    /// An allocation: preemption, readiness, members.
+    /// The state of an allocation: a request to preempt it, its readiness, containers that have met.
     Allocation(AllocationId),
     /// The log of a task, or its end.
     TaskLog(TaskId),
-    /// The tasks of a trial.
+    /// The list of a trial's tasks.
     Trial(TrialId),
 }
 
 /// A line in the ordered record of changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    /// Who or what, and why.
+    /// Who or what made the change, with the reason that users read.
     pub cause: Cause,
-    /// What it is about.
+    /// The object that changed, by its kind and its id or name.
     pub subject: Subject,
-    /// What kind of change it was.
+    /// The kind of change, as `events` names it.
     pub kind: EventKind,
     /// The state, or what else has changed, before.
     pub from: Option<RecordedState>,
@@ -129,17 +129,17 @@ pub struct Record {
 /// A trial to be added.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewTrial {
-    /// Its experiment.
+    /// The experiment that the trial is to belong to.
     pub experiment_id: ExperimentId,
-    /// The search's name for it.
+    /// Name by which the search of the experiment knows the trial; no other trial of it has the name.
     pub request_id: RequestId,
-    /// Its first task.
+    /// Id of the first task of the trial.
     pub task_id: TaskId,
-    /// Active, or paused with its experiment.
+    /// Initial state: active, or paused when its experiment is.
     pub state: TrialState,
     /// What is known of its code; `None` = the master runs it.
     pub unmanaged: Option<UnmanagedState>,
-    /// Hyperparameters, a JSON object.
+    /// Hyperparameters as the JSON text of an object.
     pub hparams: String,
     /// Seed of its code, 0 to 2^31.
     pub seed: u32,

@@ -24,7 +24,7 @@ use crate::{Cause, LogMatch};
 #[derive(Debug, Clone)]
 pub enum Event {
     // Experiments.
-    /// Something happens to an experiment.
+    /// An event of the life cycle of an experiment.
     Experiment {
         /// The experiment, by its number.
         id: ExperimentId,
@@ -56,7 +56,7 @@ pub enum Event {
         /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
-    /// An experiment's end has been decided.
+    /// The end of an experiment has been decided, and its consequences follow.
     ExperimentEnds {
         /// The experiment, by its number.
         id: ExperimentId,
@@ -67,11 +67,11 @@ pub enum Event {
     Continue {
         /// The experiment, by its number.
         id: ExperimentId,
-        /// The search, not started.
+        /// The search made anew from its seed; no event has been applied to it.
         search: Box<Search>,
         /// Whether it has a single trial: that one goes on even if it has completed.
         single: bool,
-        /// Who or what caused the event.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
     /// The next trial of a continued experiment.
@@ -91,28 +91,28 @@ pub enum Event {
     Search {
         /// The experiment, by its number.
         id: ExperimentId,
-        /// What the search is notified of.
+        /// The event of a trial that the search is to react to.
         event: SearchEvent,
     },
-    /// The search asks for something.
+    /// An action of a search is carried out: a trial is created or stopped, or the search is over.
     SearchAction {
         /// The experiment, by its number.
         id: ExperimentId,
         /// The experiment's state when the search was asked.
         state: ExperimentState,
-        /// What it asks for.
+        /// The action that the search returned.
         action: Action,
     },
 
     // Trials.
     /// A trial has been added ([`crate::Effect::InsertTrial`]).
     TrialCreated {
-        /// Its experiment.
+        /// The experiment that the trial belongs to.
         experiment_id: ExperimentId,
-        /// The search's name for it.
+        /// Name by which the search of the experiment knows the trial.
         request_id: RequestId,
     },
-    /// Something happens to a trial.
+    /// An event of the life cycle of a trial.
     Trial {
         /// The trial, by its number.
         id: TrialId,
@@ -125,7 +125,7 @@ pub enum Event {
     TrialContinues {
         /// The trial, by its number.
         id: TrialId,
-        /// A JSON object.
+        /// Hyperparameters of the further task, as the JSON text of an object.
         hparams: String,
         /// Who or what caused it, with the reason that users read.
         cause: Cause,
@@ -136,12 +136,12 @@ pub enum Event {
         id: TrialId,
         /// The run that reports; `None` = a user does.
         run: Option<i64>,
-        /// What the code gives as its reason.
+        /// Why the code ends early: its hyperparameters cannot be trained, or its user ends it.
         reason: EarlyExit,
-        /// Who or what caused the event.
+        /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
-    /// A trial's end has been decided.
+    /// The end of a trial has been decided, and its consequences follow.
     TrialEnds {
         /// The trial, by its number.
         id: TrialId,
@@ -152,11 +152,11 @@ pub enum Event {
     // Unmanaged experiments and trials, which run outside the cluster.
     /// A trial is added to an unmanaged experiment.
     AddTrial {
-        /// Its experiment.
+        /// The unmanaged experiment that the trial is added to.
         id: ExperimentId,
         /// Its name, which no other trial of the experiment has: the caller's, or a new UUID.
         request_id: RequestId,
-        /// Hyperparameters, a JSON object.
+        /// Hyperparameters as the JSON text of an object.
         hparams: String,
     },
     /// The code of an unmanaged trial begins a run.
@@ -170,7 +170,7 @@ pub enum Event {
         /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
-    /// Something happens to an unmanaged trial.
+    /// An event of the life cycle of an unmanaged trial: a report of its code or an overdue heartbeat.
     Unmanaged {
         /// The trial, by its number.
         id: TrialId,
@@ -205,14 +205,14 @@ pub enum Event {
         /// How long it may be idle.
         timeout: Duration,
     },
-    /// A task wants its next attempt.
+    /// A queued task requests a new allocation.
     AttemptRequested {
         /// The task, by its id.
         id: TaskId,
     },
 
     // Allocations.
-    /// Something happens to an allocation.
+    /// An event of the life cycle of an allocation.
     Allocation {
         /// The allocation, by its id.
         id: AllocationId,
@@ -239,16 +239,16 @@ pub enum Event {
     },
     /// The slots of a stopping allocation go to another request than the one it was asked to stop for.
     HandOver {
-        /// The stopping allocation.
+        /// The allocation that was asked to stop and still holds its slots.
         id: AllocationId,
-        /// The waiting one.
+        /// The waiting allocation that gets the slots.
         for_allocation: AllocationId,
     },
     /// The scheduler has decided why an allocation waits.
     Waits {
         /// The allocation, by its id.
         id: AllocationId,
-        /// The reason.
+        /// Why it waits, with the numbers that the explanation shows.
         waiting: WaitExplanation,
     },
     /// Its code has reported an early exit: it has a few seconds to exit.
@@ -272,7 +272,7 @@ pub enum Event {
     // Containers and places.
     /// The scheduler gives an allocation its slots; nothing if the request or a place has changed since the plan was made.
     Place(PlacedAllocation),
-    /// A place reports on a container.
+    /// A place has reported the state of a container.
     Observed {
         /// The place, by its id.
         place: PlaceId,
@@ -285,7 +285,7 @@ pub enum Event {
     ContainerEnded {
         /// The container, by its id.
         id: ContainerId,
-        /// How it ended.
+        /// Exit code, signal, failure of the start, or loss.
         exit: ContainerExit,
     },
     /// A container that is not to run was never started on its place.
@@ -295,7 +295,7 @@ pub enum Event {
     },
     /// A container has come to the meeting of its allocation's containers.
     Joined {
-        /// The allocation.
+        /// The allocation that the container is a part of.
         id: AllocationId,
         /// The container, by its id.
         container_id: ContainerId,
@@ -304,7 +304,7 @@ pub enum Event {
     },
     /// A container is a helper that does not keep its allocation alive; ignored of a lone container.
     Daemon {
-        /// The allocation.
+        /// The allocation that the container is a part of.
         id: AllocationId,
         /// The container, by its id.
         container_id: ContainerId,
@@ -318,7 +318,7 @@ pub enum Event {
         id: AllocationId,
         /// How long it has been silent.
         silent: Duration,
-        /// How long it may be.
+        /// The longest allowed silence.
         timeout: Duration,
         /// What its processes do, and which rank keeps the others waiting.
         finding: Finding,
@@ -332,9 +332,9 @@ pub enum Event {
     },
     /// A request that waits goes on to another resource pool, in which it would start.
     ChangesPool {
-        /// Its allocation.
+        /// The allocation that waits.
         id: AllocationId,
-        /// The pool.
+        /// Name of the pool in which it waits from now on.
         resource_pool: String,
     },
     /// A place has joined, for the first time or again, and its row is stored ([`crate::Place::joined`]).
@@ -344,7 +344,7 @@ pub enum Event {
         /// The instance that its row contained before; `None` = there was no row. With another one than now, what ran there
         /// is gone for good.
         known_instance: Option<String>,
-        /// Everything that it holds.
+        /// State of every container that the place holds, ended ones included.
         observed: Vec<(ContainerId, ObservedState)>,
     },
     /// The connection of a place has ended, and it has no other; nothing if its row has it as away already.
@@ -400,7 +400,7 @@ pub enum Event {
     Missing {
         /// The place, by its id.
         place: PlaceId,
-        /// Every container that it holds.
+        /// Ids of all containers that the place holds now.
         held: BTreeSet<ContainerId>,
     },
     /// All containers of a place are given up.
@@ -417,17 +417,17 @@ pub enum Event {
 pub struct Continuation {
     /// The experiment, by its number.
     pub id: ExperimentId,
-    /// Its search.
+    /// The search made anew, with the events that were applied to it so far.
     pub search: Box<Search>,
-    /// See [`Event::Continue`].
+    /// Whether the experiment has a single trial, as in [`Event::Continue`].
     pub single: bool,
-    /// Who or what caused the event.
+    /// Who or what caused it, with the reason that users read.
     pub cause: Cause,
     /// What the search asks for and has not been looked at; the next one last.
     pub waiting: Vec<Action>,
-    /// Trials that did not exist before.
+    /// Requests of the search for trials that did not exist before, in its order.
     pub new: Vec<Action>,
-    /// How many trials go on.
+    /// Number of existing trials that go on.
     pub resumed: usize,
 }
 
@@ -436,9 +436,9 @@ pub struct Continuation {
 pub struct PlacedAllocation {
     /// What the scheduler decided, with a part for each container: a place may be in several of them.
     pub placement: Placement,
-    /// New ids, one for each part.
+    /// Ids of the new containers, one for each part of the placement in its order.
     pub container_ids: Vec<ContainerId>,
-    /// The ports that it is given.
+    /// Host ports that its containers are given for training and service.
     pub ports: GivenPorts,
     /// The Kubernetes namespace that its workspace is bound to in the cluster of its pool; `None` = it is not bound.
     pub namespace: Option<String>,
@@ -447,14 +447,14 @@ pub struct PlacedAllocation {
 /// Rows to be loaded before a decision. Each names one thing and what belongs to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Need {
-    /// An experiment and its terms.
+    /// The row of an experiment, with its [`crate::Terms`].
     Experiment(ExperimentId),
     /// Its live trials with their states: all that are being stopped, and of those that are active, and of those that are
     /// paused, one more than [`crate::Core::trials_at_once`], if there are so many.
     LiveTrials(ExperimentId),
-    /// How many of its trials live.
+    /// Number of trials of an experiment that have not ended.
     LiveTrialCount(ExperimentId),
-    /// Its search.
+    /// The search of an experiment, restored from its rows.
     Search(ExperimentId),
     /// The metrics that its search decides by, and what its trials reported in place of them.
     SearchedMetrics(ExperimentId),
@@ -466,7 +466,7 @@ pub enum Need {
     TrialOfRequest(ExperimentId, RequestId),
     /// How many tasks a trial has had.
     TaskCount(TrialId),
-    /// Whether a trial may be restarted.
+    /// Why a trial must not be restarted after a failure, if anything forbids it.
     RestartForbidden(TrialId),
     /// A task, its live allocation, and of a trial's task what [`Need::Trial`] names, else the resource pool of its job.
     Task(TaskId),
@@ -474,7 +474,7 @@ pub enum Need {
     Allocation(AllocationId),
     /// A container, and all that belongs to its allocation.
     Container(ContainerId),
-    /// A place.
+    /// The row of a place.
     Place(PlaceId),
     /// The containers on a place that hold slots.
     LiveContainersOn(PlaceId),

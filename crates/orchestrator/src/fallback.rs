@@ -12,11 +12,11 @@ use crate::{Core, Event};
 /// A request that waits in one pool and may go to others.
 #[derive(Debug, Clone)]
 pub struct Seeker<'a> {
-    /// What it asks for.
+    /// The request as the planner of its pool has it: slots, constraints, job.
     pub request: Request,
-    /// The pool in which it waits.
+    /// Name of the pool in which it waits.
     pub resource_pool: &'a str,
-    /// Where it may go.
+    /// The pools of its job in order of preference, with the wait before each further one counts.
     pub fallback: &'a Fallback,
 }
 
@@ -42,7 +42,7 @@ pub struct SentOn {
 }
 
 impl SentOn {
-    /// The events that store it.
+    /// One event for each request that changes its pool.
     pub fn events(&self) -> impl Iterator<Item = Event> {
         self.moves.iter().map(|(id, pool)| Event::ChangesPool {
             id: id.clone(),

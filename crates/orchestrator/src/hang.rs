@@ -21,18 +21,18 @@ pub struct Container {
     pub member: u32,
     /// The place that the rank runs on.
     pub place: String,
-    /// Whether it has met the others.
+    /// Whether it has come to the meeting of its allocation's containers (rendezvous).
     pub joined: bool,
     /// What its supervisor answered, or why there is no answer, as a sentence.
     pub answer: Result<Diagnosis, String>,
 }
 
-/// What a rank does.
+/// What the main process of a rank does, derived from processor use and what its threads wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Activity {
-    /// It uses a processor.
+    /// It used processor time while it was watched.
     Computes,
-    /// It lets time pass.
+    /// It waits for a timer.
     Sleeps,
     /// It waits for a disk, or for a device.
     WaitsForDisk,
@@ -42,7 +42,7 @@ pub enum Activity {
     WaitsForLock,
     /// It waits for another process, or for what one writes.
     WaitsForProcess,
-    /// It was stopped from outside.
+    /// It was stopped by a signal or a debugger.
     Stopped,
     /// Its process has ended, and its container has not.
     Ended,
@@ -146,7 +146,7 @@ impl Activity {
     }
 }
 
-/// One rank as it is shown.
+/// The state of one rank, as logs and explanations show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rank {
     /// Its number: what its launcher gave it, else that of its container.
@@ -157,7 +157,7 @@ pub struct Rank {
     pub place: String,
     /// The process that was looked at; `None` = none was found, or its supervisor did not answer.
     pub process: Option<ProcessState>,
-    /// Microseconds for which it was watched.
+    /// Length of the observation of its process, in microseconds.
     pub window_micros: i64,
     /// What its processes do, as they were last looked at.
     pub activity: Activity,
@@ -217,9 +217,9 @@ impl fmt::Display for Rank {
 /// What is known of the ranks of an attempt that makes no progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// The ranks in their order.
+    /// All ranks in ascending order of their numbers.
     pub ranks: Vec<Rank>,
-    /// What follows, a sentence for users.
+    /// Which rank keeps the others waiting, if one does, as a sentence for users.
     pub conclusion: String,
 }
 

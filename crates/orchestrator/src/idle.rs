@@ -19,7 +19,7 @@ pub struct IdleClock {
 }
 
 impl IdleClock {
-    /// Begins to count.
+    /// A clock that counts disuse from `now`.
     pub fn new(now: Micros) -> Self {
         Self {
             last: now,
@@ -27,18 +27,18 @@ impl IdleClock {
         }
     }
 
-    /// It was used.
+    /// Restarts the count at `now`; earlier moments than the last use change nothing.
     pub fn used(&mut self, now: Micros) {
         self.last = self.last.max(now);
     }
 
-    /// A use begins that takes some time.
+    /// Notes the start of a use with a duration, such as a connection: until its end no time counts as disuse.
     pub fn begins_use(&mut self, now: Micros) {
         self.used(now);
         self.current = self.current.saturating_add(1);
     }
 
-    /// Such a use ends.
+    /// Notes the end of a use that [`Self::begins_use`] has noted, and restarts the count.
     pub fn ends_use(&mut self, now: Micros) {
         self.used(now);
         self.current = self.current.saturating_sub(1);
@@ -57,9 +57,9 @@ impl IdleClock {
 /// A live attempt of a task whose service may not be idle for ever.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdleService {
-    /// The task.
+    /// The task that the service belongs to.
     pub task: TaskId,
-    /// How long it may be idle.
+    /// Longest time without use before its task is ended.
     pub timeout: Duration,
     /// Whether its time counts at present ([`counts_idle`]).
     pub counts: bool,

@@ -71,7 +71,7 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// The master acts, for a reason.
+    /// A cause whose actor is the master itself. `reason` = a sentence that users read.
     pub fn master(reason: impl AsRef<str>) -> Self {
         Self {
             actor: ActorName::Master,
@@ -118,7 +118,7 @@ impl Cause {
     }
 }
 
-/// What came of an event.
+/// The consequences of an event that was accepted.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// To be carried out in this order, in the transaction that holds the rows.
@@ -133,9 +133,9 @@ pub enum Refusal {
     /// What the event concerns does not exist.
     #[error("{what} \"{id}\" not found")]
     NotFound {
-        /// `trial`, `allocation`, ...
+        /// Kind of the object, as messages name it: `trial`, `allocation`.
         what: &'static str,
-        /// Its identifier.
+        /// Id of the object as text.
         id: String,
     },
     /// It does not fit the state. The message contains what was asked, of what, and what is allowed.

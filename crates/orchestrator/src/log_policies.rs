@@ -13,9 +13,9 @@ use crate::{Cause, LogLevel, Record, Rows, Scene, Task, Topic};
 /// A line of a log that a log policy matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogMatch {
-    /// The policy's name, or its pattern.
+    /// Name of the policy; its pattern where it has no name.
     pub policy: String,
-    /// Its pattern.
+    /// Regular expression of the policy, as configured.
     pub pattern: String,
     /// What it does; `None` = it only labels.
     pub action: Option<LogAction>,

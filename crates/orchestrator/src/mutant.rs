@@ -13,7 +13,7 @@ pub enum Mutant {
     LosesSearchEvents,
     /// A late report of an earlier connection moves a container back.
     MovesBack,
-    /// Changes of trials leave no event.
+    /// Changes of a trial's state are stored without their event in the record.
     NoEvents,
     /// The search of a continued experiment creates its earlier trials once more.
     CreatesTwice,

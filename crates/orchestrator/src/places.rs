@@ -13,7 +13,7 @@ use crate::{Cause, Core, Effect, Event, Mutant, Record, Refusal, Rows, Scene, To
 /// Somewhere containers run, as its row contains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Its resource pool.
+    /// Name of the resource pool that its slots are in.
     pub resource_pool: String,
     /// Identity of what it keeps between its connections.
     pub instance: String,

@@ -31,7 +31,7 @@ impl Allocation {
         }
     }
 
-    /// How far it is.
+    /// The part of the row that decides whether it waits, runs or stops.
     pub fn course(&self) -> Course<'_> {
         Course {
             placed_at: self.placed_at,
@@ -51,7 +51,7 @@ pub struct Course<'a> {
     pub preempted_for: Option<&'a AllocationId>,
     /// When it is killed if it has not exited by then.
     pub preempt_deadline: Option<Micros>,
-    /// Where it is in its life.
+    /// State of the allocation's life cycle.
     pub state: &'a AllocationState,
 }
 
@@ -116,7 +116,7 @@ impl Core {
 /// What a pass of the scheduler decided for a pool, to be stored.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PassDecision {
-    /// Requests that start.
+    /// Requests that get slots now, with the slots on each place.
     pub placements: Vec<Placement>,
     /// Running allocations that are asked to stop.
     pub preempt: Vec<Preemption>,
@@ -137,7 +137,7 @@ impl PassDecision {
             .retain(|(id, waiting)| stored(id).is_some_and(|known| known != Some(&**waiting)));
     }
 
-    /// Whether there is nothing to store.
+    /// Whether the pass has decided nothing that is to be stored.
     pub fn is_empty(&self) -> bool {
         self.placements.is_empty()
             && self.preempt.is_empty()
@@ -191,9 +191,9 @@ impl PassDecision {
 /// What of several things is due at a moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due<T> {
-    /// Those that are due.
+    /// Those whose moment has come or passed.
     pub now: Vec<T>,
-    /// When the next one of the others is.
+    /// The earliest moment of the others; `None` = there are no others.
     pub next: Option<Micros>,
 }
 

@@ -6,7 +6,7 @@ use det_scheduler::{PoolSnapshot, SlotDemand, can_ever_fit};
 /// Whether what was found in the log of a trial's task allows another start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MayRestart {
-    /// Nothing against it.
+    /// No finding of a log policy forbids another start.
     Yes,
     /// It is not started again, for this reason.
     No(String),

@@ -21,35 +21,35 @@ use det_taskspec::TaskKind;
 
 use crate::Place;
 
-/// An experiment.
+/// The row of an experiment, as far as decisions read or change it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// Its number.
+    /// Number of the experiment, unique in the cluster.
     pub id: ExperimentId,
-    /// Where it is in its life.
+    /// State of the experiment's life cycle.
     pub state: ExperimentState,
-    /// Its entry in the queue.
+    /// The entry in the job queue that it is part of.
     pub job_id: JobId,
-    /// Who owns it, and its tasks.
+    /// The user who owns the experiment and the tasks of its trials.
     pub owner_id: UserId,
-    /// Where its trials ask for slots.
+    /// Name of the resource pool in which its trials request slots.
     pub resource_pool: String,
-    /// 0 to 1; never goes back.
+    /// Share of the search that is done, 0 to 1; never decreases.
     pub progress: f64,
-    /// Trials that were created in all.
+    /// Number of trials that were ever created, ended ones included.
     pub trial_count: i64,
     /// Whether it runs outside the cluster, so that its state follows from those of its trials.
     pub unmanaged: bool,
-    /// `None` while it is live.
+    /// When it ended; `None` = it has not.
     pub ended_at: Option<Micros>,
 }
 
 /// What the configuration of an experiment sets for each of its trials' runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// Failures that are forgiven.
+    /// Number of failures after which a trial is started again; one more ends it.
     pub max_restarts: u32,
-    /// What each run asks for.
+    /// Slots and constraints that each run requests.
     pub demand: Demand,
     /// Days that the logs of its tasks are kept after their end: -1 = for ever, `None` = the cluster's default.
     pub log_retention_days: Option<i64>,
@@ -79,42 +79,42 @@ impl fmt::Display for SearchedMetrics {
 /// A trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trial {
-    /// Its number.
+    /// Number of the trial, unique in the cluster.
     pub id: TrialId,
-    /// Its experiment.
+    /// The experiment that the trial belongs to.
     pub experiment_id: ExperimentId,
-    /// The search's name for it.
+    /// Name by which the search of its experiment knows it; no other trial of that has the name.
     pub request_id: RequestId,
-    /// Its current task.
+    /// The newest of its tasks: the one that runs it, or ran it last.
     pub task_id: TaskId,
-    /// Where it is in its life.
+    /// State of the trial's life cycle.
     pub state: TrialState,
     /// What is known of its code, of which `state` follows; `None` = the master runs it.
     pub unmanaged: Option<UnmanagedState>,
     /// Its newest run; 0 before the first.
     pub run_id: i64,
-    /// Failures charged so far.
+    /// Number of failures that count against `max_restarts`.
     pub restarts: u32,
-    /// `None` while it is live.
+    /// When it ended; `None` = it has not.
     pub ended_at: Option<Micros>,
 }
 
 /// A task: what runs containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// Its id.
+    /// Id of the task, unique in the cluster.
     pub id: TaskId,
-    /// What kind of task it is.
+    /// Kind of the task, which decides whether it is started again and how it is asked to leave.
     pub kind: TaskKind,
-    /// Its entry in the queue.
+    /// The entry in the job queue that it is part of.
     pub job_id: JobId,
-    /// The user who owns it.
+    /// The user in whose name the task runs.
     pub owner_id: UserId,
     /// The experiment that it works for, if any.
     pub experiment_id: Option<ExperimentId>,
     /// The trial that it works for, if any.
     pub trial_id: Option<TrialId>,
-    /// Where it is in its life.
+    /// State of the task's life cycle.
     pub state: TaskState,
     /// What each attempt asks for; `None` = what its experiment asks for.
     pub demand: Option<Demand>,
@@ -122,32 +122,32 @@ pub struct Task {
     pub log_findings: Option<LogFindings>,
     /// Days that its log is kept after its end: -1 = for ever, `None` = the cluster's default.
     pub log_retention_days: Option<i64>,
-    /// Allocations so far.
+    /// Number of allocations that were requested so far; the newest has this number.
     pub attempts: u32,
     /// Attempts in a row that the platform lost, as [`TaskState::losses`] counts them.
     pub losses: u32,
-    /// `None` while it may run again.
+    /// When it ended for good; `None` = it may run again.
     pub ended_at: Option<Micros>,
 }
 
 impl Task {
-    /// When it is started again.
+    /// Whether it is started again after an attempt, and whether it can be preempted.
     pub fn policy(&self) -> RestartPolicy {
         let preemptible = self.demand.and_then(|demand| demand.preemptible);
         RestartPolicy::of(self.kind, preemptible)
     }
 }
 
-/// One attempt's claim on slots.
+/// The row of an allocation: one attempt of a task, with its claim on slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocation {
-    /// `<task>.<n>`.
+    /// Id of the form `<task>.<n>`, where n counts the attempts of the task from 1.
     pub id: AllocationId,
-    /// Its task.
+    /// The task of which it is an attempt.
     pub task_id: TaskId,
-    /// What kind of task that is.
+    /// Kind of its task.
     pub kind: TaskKind,
-    /// Its entry in the queue.
+    /// The entry in the job queue that it is part of.
     pub job_id: JobId,
     /// The experiment of its task, if any.
     pub experiment_id: Option<ExperimentId>,
@@ -155,25 +155,25 @@ pub struct Allocation {
     pub trial_id: Option<TrialId>,
     /// The trial's run that it is; 0 without a trial.
     pub run_id: i64,
-    /// Where it is in its life.
+    /// State of the allocation's life cycle.
     pub state: AllocationState,
     /// Pool that it waits or runs in.
     pub resource_pool: String,
-    /// Slots asked for.
+    /// Number of requested slots, over all containers; 0 = it runs without one.
     pub slots: u32,
     /// Whether all slots must be on one place.
     pub single_place: bool,
     /// Whether it can be asked to give its slots back, and its task goes on later.
     pub preemptible: bool,
-    /// When it was requested.
+    /// When it was requested and entered the queue.
     pub requested_at: Micros,
     /// It is not placed before this time; `None` = it may be at once.
     pub not_before: Option<Micros>,
     /// When it was given slots.
     pub placed_at: Option<Micros>,
-    /// When its first container ran.
+    /// When its first container was observed running; `None` = none has run.
     pub started_at: Option<Micros>,
-    /// When its last container ended.
+    /// When its last container ended; `None` = it is live.
     pub ended_at: Option<Micros>,
     /// When it is killed if it has not exited by then, by the steady clock.
     pub preempt_deadline: Option<Micros>,
@@ -188,7 +188,7 @@ pub struct Allocation {
     pub namespace: Option<String>,
     /// How it ended, as users read it.
     pub exit_reason: Option<String>,
-    /// Exit code of the chief.
+    /// Exit code of the container of rank 0; `None` = there is none.
     pub status_code: Option<i64>,
     /// Why it waits, as the scheduler last decided; `None` before that, and once it is placed.
     pub wait_reason: Option<WaitExplanation>,
@@ -196,18 +196,18 @@ pub struct Allocation {
     pub wait_since: Option<Micros>,
 }
 
-/// One container of an allocation.
+/// The row of one container of an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
-    /// A UUID.
+    /// Id of the container, a UUID.
     pub id: ContainerId,
-    /// Its allocation.
+    /// The allocation that it is a part of.
     pub allocation_id: AllocationId,
-    /// The place that it runs on.
+    /// The place whose slots it holds.
     pub place: PlaceId,
     /// Its rank in the allocation; 0 is the chief.
     pub member: u32,
-    /// What is to become of it.
+    /// The desired state, which the manager of its place carries out: run, stop or kill.
     pub desired: DesiredState,
     /// What was last observed of it; `None` = nothing yet.
     pub observed: Option<ObservedState>,
@@ -215,14 +215,14 @@ pub struct Container {
     pub daemon: bool,
     /// Whether it has come to the meeting of its allocation's containers.
     pub joined: bool,
-    /// `None` while its slots are held.
+    /// When it ended and its slots became free; `None` = they are held.
     pub ended_at: Option<Micros>,
 }
 
 /// A search in memory, with how much of it is stored.
 #[derive(Debug, Clone)]
 pub struct SearchState {
-    /// The search.
+    /// The search, with the events up to `through` applied.
     pub search: Search,
     /// Number of the last event applied to it.
     pub through: i64,
@@ -274,7 +274,7 @@ impl SearchState {
 pub struct Unreadable {
     /// What it is: `configuration of experiment 7`.
     pub what: String,
-    /// What is wrong with it.
+    /// The error in reading it, as a clause.
     pub message: String,
 }
 
@@ -282,7 +282,7 @@ pub struct Unreadable {
 ///
 /// Changes are seen by later calls, and are undone by the caller as a whole when an event is refused.
 pub trait Rows {
-    /// An experiment.
+    /// The row of an experiment; `None` = it does not exist.
     fn experiment(&self, id: ExperimentId) -> Option<Experiment>;
     /// Stores state, progress, number of trials and end of an experiment.
     fn update_experiment(&mut self, row: &Experiment);
@@ -293,7 +293,7 @@ pub trait Rows {
     fn terms(&self, id: ExperimentId) -> Result<Terms, Unreadable>;
     /// Its live trials with their states, in the order of their numbers; as [`crate::Need::LiveTrials`] has them, or more.
     fn live_trials(&self, id: ExperimentId) -> Vec<(TrialId, TrialState)>;
-    /// How many of its trials live.
+    /// Number of trials of an experiment that have not ended.
     fn live_trial_count(&self, id: ExperimentId) -> usize;
     /// Its search, to be notified of events; `None` = it cannot be restored from its rows.
     fn search(&mut self, id: ExperimentId) -> Option<&mut SearchState>;
@@ -302,7 +302,7 @@ pub trait Rows {
     /// Keeps the search of an experiment that begins.
     fn insert_search(&mut self, id: ExperimentId, search: SearchState);
 
-    /// A trial.
+    /// The row of a trial; `None` = it does not exist.
     fn trial(&self, id: TrialId) -> Option<Trial>;
     /// The trial that the search of an experiment calls by this name.
     fn trial_of_request(&self, id: ExperimentId, request_id: &RequestId) -> Option<Trial>;
@@ -320,18 +320,18 @@ pub trait Rows {
     /// How many tasks a trial has had.
     fn task_count(&self, id: TrialId) -> usize;
 
-    /// A task.
+    /// The row of a task; `None` = it does not exist.
     fn task(&self, id: &TaskId) -> Option<Task>;
-    /// Adds a task.
+    /// Adds the row of a new task.
     fn insert_task(&mut self, row: Task);
     /// Stores state, attempts, log findings and end of a task.
     fn update_task(&mut self, row: &Task);
-    /// Where the job of a task asks for slots.
+    /// Name of the resource pool in which the job of a task requests slots; `None` = the job does not exist.
     fn resource_pool(&self, task: &Task) -> Option<String>;
 
-    /// An allocation.
+    /// The row of an allocation; `None` = it does not exist.
     fn allocation(&self, id: &AllocationId) -> Option<Allocation>;
-    /// The live allocation of a task.
+    /// The allocation of a task that has not ended; `None` = there is none. A task never has two.
     fn live_allocation(&self, task_id: &TaskId) -> Option<AllocationId>;
     /// Adds an allocation; `excluded` are places that it must not run on, `None` = it may run on any.
     fn insert_allocation(&mut self, row: Allocation, excluded: Option<BTreeSet<PlaceId>>);
@@ -340,7 +340,7 @@ pub trait Rows {
     /// Stores all that changes in an allocation's life, its resource pool included.
     fn update_allocation(&mut self, row: &Allocation);
 
-    /// A container.
+    /// The row of a container; `None` = it does not exist.
     fn container(&self, id: &ContainerId) -> Option<Container>;
     /// The containers of an allocation in order of their ranks.
     fn containers(&self, id: &AllocationId) -> Vec<Container>;
@@ -349,7 +349,7 @@ pub trait Rows {
     /// Stores all that changes in a container's life.
     fn update_container(&mut self, row: &Container);
 
-    /// A place.
+    /// The row of a place; `None` = it does not exist.
     fn place(&self, id: &PlaceId) -> Option<Place>;
     /// Stores what users let a place do, and since when it is away.
     fn update_place(&mut self, id: &PlaceId, row: &Place);

@@ -36,7 +36,7 @@ pub enum Silence {
 }
 
 impl SilenceClock {
-    /// Begins to count.
+    /// A clock that counts silence from `now`.
     pub fn new(now: Micros) -> Self {
         Self {
             last: now,
@@ -49,7 +49,7 @@ impl SilenceClock {
         self.last = self.last.max(now);
     }
 
-    /// How long nothing has been received.
+    /// Time since the last report or line of the log.
     pub fn silent_for(&self, now: Micros) -> Duration {
         between(self.last, now)
     }
@@ -78,9 +78,9 @@ impl SilenceClock {
 /// A running attempt of a trial's task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningTrial {
-    /// The task.
+    /// The task of the trial.
     pub task: TaskId,
-    /// The attempt.
+    /// The live allocation of the task.
     pub allocation: AllocationId,
     /// How long it may be silent; zero = for ever.
     pub timeout: Duration,

@@ -6,44 +6,44 @@ use crate::json;
 use crate::record::{PORTS_ANNOTATION, PodMember, member_of};
 use crate::user_spec::TASK_CONTAINER;
 
-/// A pod, without what nothing here depends on.
+/// The part of a pod, as the Kubernetes API returns it, that decisions depend on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodFacts {
-    /// Its namespace.
+    /// Kubernetes namespace of the pod (`metadata.namespace`).
     pub namespace: String,
-    /// Its name.
+    /// Name of the pod, unique in its namespace at a time (`metadata.name`).
     pub name: String,
-    /// Its identity: another one with the same name has another.
+    /// Identity of the pod (`metadata.uid`): a later pod of the same name has another one.
     pub uid: String,
     /// The container that it is; `None` = it is none of ours.
     pub member: Option<PodMember>,
-    /// Where it is in its life.
+    /// Phase of the pod (`status.phase`).
     pub phase: PodPhase,
     /// Why it is in this phase, a word of Kubernetes: `Evicted`, `NodeLost`.
     pub reason: Option<String>,
-    /// The same for users.
+    /// Why it is in this phase, as a sentence of Kubernetes for users (`status.message`).
     pub message: Option<String>,
     /// Its node; `None` = it has none yet.
     pub node: Option<String>,
-    /// Its address.
+    /// IP address of the pod (`status.podIP`); `None` = it has none yet.
     pub pod_ip: Option<String>,
-    /// Address of its node.
+    /// IP address of its node (`status.hostIP`); `None` = it has no node yet.
     pub host_ip: Option<String>,
     /// What the scheduler reports; `None` = nothing yet.
     pub scheduled: Option<SchedulingStatus>,
     /// Names of the gates that hold it back from the scheduler.
     pub gates: Vec<String>,
-    /// The container of the task.
+    /// The container that runs the task's code.
     pub task: ContainerFacts,
-    /// Init containers, in order.
+    /// Init containers, in the order in which Kubernetes starts them.
     pub init: Vec<ContainerFacts>,
-    /// The user's containers.
+    /// The containers that the user's `pod_spec` adds beside that of the task.
     pub others: Vec<ContainerFacts>,
     /// When it is to be gone, RFC 3339; `None` = it is not being deleted.
     pub deletion: Option<String>,
     /// Why Kubernetes ends it; `None` = it does not.
     pub disruption: Option<Disruption>,
-    /// Ports that the task listens on.
+    /// TCP ports that the task listens on, read from an annotation that the manager writes at the start.
     pub ports: Vec<u16>,
 }
 
@@ -55,67 +55,68 @@ pub enum PodPhase {
     Pending,
     /// Its containers have started, and some of them run.
     Running,
-    /// All its containers have ended well.
+    /// All its containers have ended with exit code 0.
     Succeeded,
     /// All its containers have ended, or it was refused by its node.
     Failed,
-    /// Its node cannot be asked.
+    /// Its state cannot be obtained, as a rule because its node does not answer.
     Unknown,
 }
 
 /// What the scheduler reports of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulingStatus {
-    /// Whether it has a node.
+    /// Whether the scheduler has given the pod a node.
     pub done: bool,
-    /// Why not: `Unschedulable`, `SchedulingGated`.
+    /// Why it has no node, a word of Kubernetes: `Unschedulable`, `SchedulingGated`.
     pub reason: Option<String>,
-    /// The same for users.
+    /// Why it has no node, as a sentence of the scheduler for users.
     pub message: Option<String>,
 }
 
 /// Why Kubernetes ends a pod: its condition `DisruptionTarget`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disruption {
-    /// `PreemptionByScheduler`, `EvictionByEvictionAPI`, `DeletionByTaintManager`, `DeletionByPodGC`, `TerminationByKubelet`.
+    /// The reason, a word of Kubernetes: `PreemptionByScheduler`, `EvictionByEvictionAPI`, `DeletionByTaintManager`,
+    /// `DeletionByPodGC`, `TerminationByKubelet`.
     pub reason: String,
-    /// The same for users.
+    /// The reason as a sentence of Kubernetes for users; may be empty.
     pub message: String,
 }
 
-/// A container of a pod.
+/// The name and state of one container of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ContainerFacts {
-    /// Its name.
+    /// Name of the container, unique in its pod.
     pub name: String,
     /// Its state, as its kubelet reports it.
     pub state: ContainerState,
 }
 
-/// What a container does.
+/// State of a container, as its kubelet reports it (`status.containerStatuses[].state`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ContainerState {
-    /// Nothing is reported.
+    /// The kubelet has reported no state.
     #[default]
     Unknown,
-    /// It does not run yet.
+    /// The container has not started.
     Waiting {
         /// `ContainerCreating`, `PodInitializing`, `ImagePullBackOff`; empty = none is reported.
         reason: String,
-        /// The same for users.
+        /// Why it waits, as a sentence for users; may be empty.
         message: String,
     },
-    /// It runs.
+    /// The container has started and has not ended.
     Running,
-    /// It has ended.
+    /// The container has ended.
     Terminated {
         /// Exit code; 128 and more by signals.
         exit_code: i32,
         /// Signal that ended it, where the runtime reports one.
         signal: Option<i32>,
-        /// `Completed`, `Error`, `OOMKilled`, `StartError`.
+        /// How it ended, a word of Kubernetes: `Completed`, `Error`, `OOMKilled`, `StartError`.
         reason: String,
-        /// Its termination message.
+        /// What the container left as its termination message, or the runtime's error; may be empty.
         message: String,
     },
 }
@@ -129,7 +130,7 @@ impl PodFacts {
 }
 
 impl ContainerState {
-    /// Whether it has begun to run.
+    /// Whether the container runs or has ended, as opposed to waiting for its start.
     pub fn has_started(&self) -> bool {
         matches!(self, Self::Running | Self::Terminated { .. })
     }
@@ -138,7 +139,7 @@ impl ContainerState {
 /// An image that cannot be pulled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageError {
-    /// What kind of error it is.
+    /// Class of the error, by which it is decided whether further attempts can help.
     pub kind: ImageErrorKind,
     /// Which container it is of, and what the kubelet reports.
     pub message: String,
@@ -146,20 +147,20 @@ pub struct ImageError {
     pub is_attempt: bool,
 }
 
-/// Why an image cannot be pulled.
+/// Class of an error in pulling an image, recognised in the message of the kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImageErrorKind {
-    /// There is no such image.
+    /// The registry has no image of this name and tag.
     NotFound,
-    /// The registry demands other credentials.
+    /// The registry refuses the credentials, or demands some.
     Auth,
-    /// The registry was asked too often.
+    /// The registry limits the rate of requests and has refused one.
     RateLimit,
-    /// The registry was not reached.
+    /// The registry cannot be reached: no address, no connection, or no answer in time.
     Network,
     /// The name is no name of an image.
     Invalid,
-    /// What is reported is not known.
+    /// The message matches none of the known classes.
     Other,
 }
 

@@ -13,9 +13,9 @@ use crate::{ContainerStart, Fit, Health, Lease};
 /// A place that is there, with everything it holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JoinedPlace {
-    /// The place.
+    /// Id of the place that joins.
     pub place: PlaceId,
-    /// Pool that its slots are in.
+    /// Name of the resource pool that its slots are in.
     pub resource_pool: String,
     /// Slots that it offers, as named devices or as a count.
     pub capacity: Capacity,
@@ -24,7 +24,7 @@ pub struct JoinedPlace {
     pub instance: String,
     /// All containers that it holds, ended ones included until they are forgotten.
     pub containers: Vec<(ContainerId, ObservedState)>,
-    /// What users are shown of it.
+    /// Addresses and versions, for display only.
     pub details: PlaceDetails,
 }
 
@@ -33,7 +33,7 @@ pub struct JoinedPlace {
 pub struct PlaceDetails {
     /// Addresses of the host, most useful first.
     pub addresses: Vec<String>,
-    /// Version of the software there.
+    /// Version of the agent or kubelet there; may be empty.
     pub version: String,
     /// What containers are started with.
     pub runtime: PlaceRuntime,

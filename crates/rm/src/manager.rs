@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 pub struct Manager {
     /// Its name in the configuration; the main one's may be empty.
     pub name: String,
-    /// How it runs containers.
+    /// Kind of the manager, which selects its driver.
     pub kind: ManagerKind,
     /// Whether this master has a driver for its kind. Without one its pools are known by name, and nothing can run there.
     pub is_built: bool,
@@ -44,12 +44,12 @@ pub enum Health {
 }
 
 impl Health {
-    /// Whether it can start anything.
+    /// Whether it can start containers, if only in part.
     pub fn is_up(&self) -> bool {
         !matches!(self, Self::Down(_))
     }
 
-    /// What is wrong; `None` = nothing.
+    /// The reason why it is down or works in part only, a sentence; `None` = it is up.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Up => None,
@@ -58,7 +58,7 @@ impl Health {
     }
 }
 
-/// What users call a place.
+/// The word for a place of a manager in texts for users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceWord {
     /// A machine with an agent.
@@ -102,7 +102,7 @@ pub fn runs_in(kind: ManagerKind) -> RunsIn {
     }
 }
 
-/// A resource pool, with its limits.
+/// A resource pool of a manager, with its limits and the settings of its scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pool {
     /// Its name, which no other pool of any manager has.
@@ -138,7 +138,7 @@ impl Manager {
         managers.collect()
     }
 
-    /// A pool of this manager.
+    /// The pool of this name; `None` = the manager has none of it.
     pub fn pool(&self, name: &str) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.name == name)
     }

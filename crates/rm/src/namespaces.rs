@@ -22,7 +22,7 @@ pub struct Namespaces {
 /// A namespace that workspaces are bound to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BoundNamespace {
-    /// The workspaces, at least one.
+    /// The workspaces that are bound to it, at least one.
     pub workspaces: BTreeSet<WorkspaceId>,
     /// The workspace that the manager makes it for; `None` = it exists without that.
     pub made_for: Option<WorkspaceId>,
@@ -52,9 +52,9 @@ pub trait NamespaceCore: Core {
 /// What the master asks about a namespace before it binds a workspace to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamespaceRequest {
-    /// Name of the manager.
+    /// Name of the resource manager in whose cluster the namespace is.
     pub manager: String,
-    /// Name of the namespace.
+    /// Name of the Kubernetes namespace.
     pub namespace: String,
     /// Whether the manager is to make it; else it must exist.
     pub made: bool,
@@ -65,15 +65,15 @@ pub struct NamespaceRequest {
     pub shared: bool,
 }
 
-/// Why a namespace cannot be used.
+/// Why a workspace cannot be bound to a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NamespaceError {
     /// It cannot be used as it is.
     #[error("{message}")]
     Refused {
-        /// A clause that names the namespace.
+        /// The reason, as a clause that names the namespace.
         message: String,
-        /// What to do about it.
+        /// What an administrator can do about it, as a sentence or clause for users.
         hint: String,
     },
     /// The cluster cannot be asked, or a request failed that may succeed later.

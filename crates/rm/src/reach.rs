@@ -8,9 +8,9 @@ use det_ids::{ContainerId, PlaceId};
 pub struct ContainerAddress {
     /// Name of the manager that its place belongs to: one driver may serve several managers of its kind.
     pub manager: String,
-    /// Its place.
+    /// The place that the container runs on.
     pub place: PlaceId,
-    /// The container.
+    /// Id of the container, a UUID.
     pub container_id: ContainerId,
     /// Address of its host, as its place has observed it ([`det_lifecycle::container::ObservedState::Running`]).
     pub host_address: String,

@@ -92,9 +92,9 @@ pub enum Order {
     Start(ContainerId),
     /// Send an order to end it.
     End {
-        /// The container.
+        /// Id of the container to end.
         container_id: ContainerId,
-        /// Whether it is asked to end first.
+        /// Whether it is asked to end by itself and killed only after its grace period; else it is killed at once.
         grace: bool,
     },
     /// The container with this id was never started and must not be: its row ends without the place.

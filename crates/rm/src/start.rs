@@ -18,19 +18,19 @@ pub struct ContainerStart {
 /// The task of a container, and where it belongs in the cluster.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Origin {
-    /// Entry in the queue.
+    /// The entry in the job queue that the task belongs to.
     pub job_id: JobId,
     /// Priority of the job, 1 to 99; which goes first is a setting of the pool.
     pub priority: u8,
-    /// The resource pool of the allocation.
+    /// Name of the resource pool that the allocation was placed in.
     pub resource_pool: String,
-    /// Workspace of the job.
+    /// Number of the workspace that the job belongs to.
     pub workspace_id: WorkspaceId,
     /// The namespace that the attempt was placed in; `None` = that of its pool.
     pub namespace: Option<PlacedNamespace>,
     /// The workspace's name; empty if it has just been deleted.
     pub workspace_name: String,
-    /// Name of the task's owner.
+    /// Login name of the user who owns the task.
     pub owner_name: String,
     /// The experiment that the task works for, if any.
     pub experiment_id: Option<ExperimentId>,
@@ -54,7 +54,7 @@ pub struct Origin {
 /// The namespace that an attempt was placed in, since its workspace was bound to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedNamespace {
-    /// Its name.
+    /// Name of the Kubernetes namespace.
     pub name: String,
     /// Whether its manager makes it: where it does not exist, it will.
     pub made: bool,

@@ -6,14 +6,14 @@ use serde_json::Value;
 use crate::unit::save_rows;
 use crate::{Conn, StoreError, WriteTx, column};
 
-/// A change to record.
+/// A change to append to the ordered record, before the store gives it a position and a time.
 #[derive(Debug, Clone)]
 pub struct NewEvent {
-    /// Who or what made it.
+    /// The user, task, place or signal that made the change, or the master itself.
     pub actor: ActorName,
-    /// The subject of the change.
+    /// The object that changed, by its kind and its id or name.
     pub subject: Subject,
-    /// The kind of change.
+    /// The kind of change, such as a change of state or a change of configuration.
     pub kind: EventKind,
     /// State before; `None` = the event is no change of state.
     pub from: Option<RecordedState>,
@@ -21,12 +21,12 @@ pub struct NewEvent {
     pub to: Option<RecordedState>,
     /// The reason, as a sentence for users.
     pub reason: Option<String>,
-    /// More, as JSON.
+    /// Further facts on the change as a JSON document; `None` = there are none.
     pub detail: Option<String>,
 }
 
 impl NewEvent {
-    /// A change with no more to it than this.
+    /// A change without states, reason and detail.
     pub fn new(actor: impl Into<ActorName>, subject: Subject, kind: EventKind) -> Self {
         Self {
             actor: actor.into(),
@@ -39,7 +39,7 @@ impl NewEvent {
         }
     }
 
-    /// The same, as a change from one state to another.
+    /// Sets the states before and after; `None` on both sides = the event is no change of state.
     #[must_use]
     pub fn states(mut self, from: Option<RecordedState>, to: Option<RecordedState>) -> Self {
         self.from = from;
@@ -47,14 +47,14 @@ impl NewEvent {
         self
     }
 
-    /// The same, for this reason.
+    /// Sets the reason, a sentence for users; `None` removes it.
     #[must_use]
     pub fn reason<'a>(mut self, reason: impl Into<Option<&'a str>>) -> Self {
         self.reason = reason.into().map(str::to_owned);
         self
     }
 
-    /// The same, with this detail.
+    /// Sets further facts on the change, which are stored as JSON text; `None` removes them.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Option<Value>>) -> Self {
         self.detail = detail.into().map(|detail| detail.to_string());
@@ -62,12 +62,12 @@ impl NewEvent {
     }
 }
 
-/// A recorded change.
+/// A change as it is stored in the ordered record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventRow {
-    /// Position; grows with every event.
+    /// Position in the record: greater than that of every earlier event.
     pub id: i64,
-    /// When, in microseconds.
+    /// Time of the record, in microseconds since 1970-01-01T00:00:00Z.
     pub at: i64,
     /// See [`NewEvent::actor`].
     pub actor: ActorName,

@@ -13,9 +13,9 @@ use crate::registry::RegistryAuth;
 pub struct ContainerSpec {
     /// This container; also the wire's resource id.
     pub container_id: ContainerId,
-    /// The allocation it belongs to.
+    /// The allocation that this container is a part of, `<task>.<n>`.
     pub allocation_id: AllocationId,
-    /// The task it belongs to.
+    /// The task whose attempt this container runs.
     pub task_id: TaskId,
     /// One line for users: `trial 3 of experiment 1`.
     pub description: String,
@@ -25,14 +25,14 @@ pub struct ContainerSpec {
     pub force_pull_image: bool,
     /// Credentials for the image's registry; `None` = the agent's own.
     pub registry_auth: Option<RegistryAuth>,
-    /// Identity the task runs under.
+    /// Unix user and group that the processes of the task run as.
     pub user: TaskUser,
     /// Number in the cluster of the user whose task this is; 0 from masters that do not send it.
     #[serde(default)]
     pub owner_id: UserId,
     /// What this container is granted of its place's slots.
     pub slots: SlotGrant,
-    /// Host directories to mount, in order.
+    /// Host directories to mount, in the order of mounting: a later one may be below an earlier one.
     pub mounts: Vec<Mount>,
     /// Size of `/dev/shm` in bytes.
     pub shm_size_bytes: u64,
@@ -40,14 +40,14 @@ pub struct ContainerSpec {
     pub network_mode: String,
     /// Container ports to publish (ignored with host networking).
     pub ports: Vec<u16>,
-    /// Extra host devices.
+    /// Host devices to pass into the container, besides those of its slots.
     pub devices: Vec<DeviceMapping>,
-    /// Linux capabilities to add.
+    /// Linux capabilities to add to those of the runtime, by the task's configuration: `NET_RAW`.
     pub add_capabilities: Vec<String>,
     /// Linux capabilities that the master's configuration gives to every task of the pool: an administrator chose them.
     #[serde(default)]
     pub default_capabilities: Vec<String>,
-    /// Linux capabilities to drop.
+    /// Linux capabilities to take from those of the runtime, by the task's configuration.
     pub drop_capabilities: Vec<String>,
     /// What the supervisor does in the container.
     pub script: Script,
@@ -82,7 +82,7 @@ impl SlotGrant {
         }
     }
 
-    /// How many slots are granted.
+    /// Number of granted slots; 0 = the container has none.
     pub fn count(&self) -> u32 {
         match self {
             Self::Devices(slots) => u32::try_from(slots.len()).unwrap_or(u32::MAX),
@@ -102,13 +102,13 @@ impl SlotGrant {
 /// What the supervisor does inside the container. Written by the agent as [`SCRIPT_FILE`](crate::SCRIPT_FILE), mode 0600, owner the task's user.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Script {
-    /// Kind of the task.
+    /// Kind of the task, which decides what the supervisor prepares.
     pub task_type: TaskKind,
-    /// The allocation.
+    /// The allocation in whose name the supervisor reports.
     pub allocation_id: AllocationId,
-    /// The task.
+    /// The task in whose name the supervisor reports.
     pub task_id: TaskId,
-    /// This container.
+    /// This container, as reports to the master name it.
     pub container_id: ContainerId,
     /// Environment variables, each name once. The agent adds its own, see [`variables`](crate::variables).
     pub env: Vec<(String, String)>,
@@ -126,7 +126,7 @@ pub struct Script {
     pub rendezvous: bool,
     /// Checkpoint storage to probe with a write, a read and a delete before the entrypoint starts.
     pub storage_probe: Option<serde_json::Value>,
-    /// The command that the supervisor starts.
+    /// What the supervisor starts when the container is prepared.
     pub entrypoint: Entrypoint,
     /// Texts by which a service shows that it can be used: the supervisor reports the allocation as ready at the first line
     /// of output that contains one of them. Empty = nothing is reported.
@@ -142,7 +142,7 @@ pub struct Script {
     /// agents of earlier versions read the field above for trials only.
     #[serde(default)]
     pub task_metrics: Option<Sampling>,
-    /// Files to place before anything runs.
+    /// Files that the supervisor writes before it starts hooks and the entrypoint.
     pub files: Vec<TaskFile>,
     /// Bearer value for the master, sent as `Grpc-Metadata-x-allocation-token`.
     pub token: String,
@@ -168,7 +168,7 @@ pub struct SystemMetrics {
     pub samples_per_report: u32,
 }
 
-/// How often is measured.
+/// The period of measurements of a task's resources, and of their reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampling {
     /// Seconds between two samples, at least 1.
@@ -194,7 +194,7 @@ pub enum Entrypoint {
     TrialClass(String),
     /// An SSH server with the files of a shell, run by the supervisor's own executable: `det-supervisor ssh-server`.
     SshServer {
-        /// Port that it listens on.
+        /// TCP port that the server listens on.
         port: u16,
     },
     /// The removal of checkpoints that [`REMOVAL_FILE`](crate::REMOVAL_FILE) orders, by the supervisor's own executable:
@@ -205,7 +205,7 @@ pub enum Entrypoint {
     Service {
         /// Absolute path of one of the files that the script brings.
         script: String,
-        /// Options of the service.
+        /// Arguments that follow the address, in order; may be empty.
         args: Vec<String>,
     },
 }
@@ -213,24 +213,24 @@ pub enum Entrypoint {
 /// A file to place in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskFile {
-    /// Absolute path in the container.
+    /// Absolute path of the file in the container.
     pub path: String,
     /// Permission bits, as `chmod` takes them: 0o755.
     pub mode: u32,
-    /// The whole content, UTF-8.
+    /// Whole content of the file, UTF-8 text.
     pub content: String,
 }
 
-/// Unix identity of a task.
+/// Unix user and group that the processes of a task run as.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskUser {
     /// User name, for the passwd file that is put into the container.
     pub user: String,
-    /// User id.
+    /// Numeric user id (`uid_t`) on the host and in the container.
     pub uid: u32,
-    /// Group name.
+    /// Group name, for the group file that is put into the container.
     pub group: String,
-    /// Group id.
+    /// Numeric group id (`gid_t`) on the host and in the container.
     pub gid: u32,
 }
 
@@ -278,7 +278,7 @@ impl Default for TaskUser {
     }
 }
 
-/// A host directory in the container.
+/// A host directory that is mounted into the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// Absolute path on the agent's host.
@@ -315,7 +315,7 @@ pub struct CheckedMount {
     pub path: String,
     /// The number of its file system (`st_dev`).
     pub device: u64,
-    /// Its number there (`st_ino`).
+    /// Number of the file or directory on its file system (`st_ino`).
     pub inode: u64,
 }
 
@@ -345,7 +345,7 @@ impl CheckedMount {
     }
 }
 
-/// A host device in the container.
+/// A device file of the host that the container may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMapping {
     /// Absolute path of the device on the host.
@@ -362,7 +362,7 @@ pub struct DeviceMapping {
 pub enum ContainerExit {
     /// The entrypoint ended with this code.
     Exited {
-        /// Exit code, 0 to 255.
+        /// Exit code of the entrypoint, 0 to 255.
         code: i32,
     },
     /// The entrypoint was ended by a signal.
@@ -377,21 +377,21 @@ pub enum ContainerExit {
     SetupFailed {
         /// Exit code that clients are shown: `docs/contract/task-environment.md`, "Exit codes".
         code: i32,
-        /// What was tried, and the error.
+        /// What was tried, and the error, as a sentence for users.
         message: String,
     },
     /// The container never ran: its specification could not be made, its image could not be pulled, or the engine refused
     /// it. Charged to the trial, because an absent image would be tried forever.
     StartFailed {
-        /// What was tried, and the error.
+        /// What was tried, and the error, as a sentence for users.
         message: String,
     },
     /// The container disappeared without an exit report (host restarted, container removed by hand).
     Lost {
-        /// What the agent found.
+        /// What the agent found of the container, as a sentence for users.
         message: String,
     },
-    /// Killed at the master's request.
+    /// The container was killed because the master ordered it.
     Killed,
 }
 
@@ -412,12 +412,12 @@ pub struct ExitCause {
 }
 
 impl ExitCause {
-    /// Lines that are kept.
+    /// Most lines that are kept in `last_lines`; earlier ones are dropped.
     pub const MOST_LINES: usize = 8;
     /// Bytes of each that are kept.
     const MOST_BYTES: usize = 300;
 
-    /// A line as it is kept.
+    /// A line cut at 300 bytes, between characters; a cut one ends in `…`.
     pub fn shortened(line: &str) -> String {
         if line.len() <= Self::MOST_BYTES {
             return line.to_owned();
@@ -427,7 +427,7 @@ impl ExitCause {
         format!("{}…", line.get(..end).unwrap_or_default())
     }
 
-    /// As it is kept, of whatever origin.
+    /// The cause with its lines limited in number and length: reports of agents may exceed both.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         let first = self.last_lines.len().saturating_sub(Self::MOST_LINES);
@@ -439,7 +439,7 @@ impl ExitCause {
     }
 }
 
-/// A device of an agent.
+/// A device of an agent, which is one slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// Number of the device on its agent, counted from 0.
@@ -448,12 +448,12 @@ pub struct Device {
     pub brand: String,
     /// Stable identity: GPU UUID, or derived from the agent's id for artificial slots.
     pub uuid: String,
-    /// Kind of the device.
+    /// Class of the device; `type` in JSON.
     #[serde(rename = "type")]
     pub kind: DeviceKind,
 }
 
-/// Kind of a device.
+/// Class of a device, which decides how a container gets access to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {

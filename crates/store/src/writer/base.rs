@@ -14,7 +14,7 @@ use crate::unit::Changes;
 /// A database that does not answer a question within this time is lost.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// What the writer works with.
+/// What the writer needs to connect to the database and to report that it has lost it.
 pub(super) struct Base {
     pub(super) connector: Connector,
     pub(super) observer: Arc<OnceLock<Observer>>,
