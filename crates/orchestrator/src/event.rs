@@ -26,7 +26,7 @@ pub enum Event {
     // Experiments.
     /// An event of the life cycle of an experiment.
     Experiment {
-        /// The experiment, by its number.
+        /// The experiment whose life cycle gets the event.
         id: ExperimentId,
         /// The event of its life cycle.
         event: ExperimentEvent,
@@ -36,7 +36,7 @@ pub enum Event {
     /// The same happens to each live trial of an experiment: at once to those that are being stopped, and to
     /// [`crate::Core::trials_at_once`] others. The rest follows with [`Event::CatchUp`].
     LiveTrials {
-        /// The experiment, by its number.
+        /// The experiment whose live trials get the event.
         id: ExperimentId,
         /// The event of its life cycle.
         event: TrialEvent,
@@ -46,26 +46,26 @@ pub enum Event {
     /// Live trials that do not do yet what their experiment does, or trials that its search has yet to create: some of them
     /// are dealt with. After [`crate::Topic::Backlog`], and after a start of the master; nothing if there are none.
     CatchUp {
-        /// The experiment, by its number.
+        /// The experiment with trials that are behind.
         id: ExperimentId,
     },
     /// A trial has ended: without another live one its experiment may end.
     TrialMayBeLast {
-        /// The experiment, by its number.
+        /// The experiment that the ended trial belongs to.
         id: ExperimentId,
         /// Who or what caused it, with the reason that users read.
         cause: Cause,
     },
     /// The end of an experiment has been decided, and its consequences follow.
     ExperimentEnds {
-        /// The experiment, by its number.
+        /// The experiment that ends.
         id: ExperimentId,
     },
 
     /// An ended experiment goes on. Its search, made anew from its seed, begins again; trials of before are found by the
     /// names that it gives them.
     Continue {
-        /// The experiment, by its number.
+        /// The ended experiment that goes on.
         id: ExperimentId,
         /// The search made anew from its seed; no event has been applied to it.
         search: Box<Search>,
@@ -80,7 +80,7 @@ pub enum Event {
     // Searches.
     /// The search of an experiment that begins, or is continued.
     SearchBegins {
-        /// The experiment, by its number.
+        /// The experiment that the search is of.
         id: ExperimentId,
         /// The search; it is started if it is not yet.
         search: Box<Search>,
@@ -89,14 +89,14 @@ pub enum Event {
     },
     /// The search of a live experiment is notified.
     Search {
-        /// The experiment, by its number.
+        /// The experiment that the search is of.
         id: ExperimentId,
         /// The event of a trial that the search is to react to.
         event: SearchEvent,
     },
     /// An action of a search is carried out: a trial is created or stopped, or the search is over.
     SearchAction {
-        /// The experiment, by its number.
+        /// The experiment whose search asks for it.
         id: ExperimentId,
         /// The experiment's state when the search was asked.
         state: ExperimentState,
@@ -114,7 +114,7 @@ pub enum Event {
     },
     /// An event of the life cycle of a trial.
     Trial {
-        /// The trial, by its number.
+        /// The trial whose life cycle gets the event.
         id: TrialId,
         /// The event of its life cycle.
         event: TrialEvent,
@@ -123,7 +123,7 @@ pub enum Event {
     },
     /// An ended trial goes on, as a further task with these hyperparameters.
     TrialContinues {
-        /// The trial, by its number.
+        /// The ended trial that goes on.
         id: TrialId,
         /// Hyperparameters of the further task, as the JSON text of an object.
         hparams: String,
@@ -132,7 +132,7 @@ pub enum Event {
     },
     /// A trial's code reports that it ends early. A repeat changes nothing.
     EarlyExit {
-        /// The trial, by its number.
+        /// The trial whose code ends early.
         id: TrialId,
         /// The run that reports; `None` = a user does.
         run: Option<i64>,
@@ -143,7 +143,7 @@ pub enum Event {
     },
     /// The end of a trial has been decided, and its consequences follow.
     TrialEnds {
-        /// The trial, by its number.
+        /// The trial that ends.
         id: TrialId,
         /// Who or what caused it, with the reason that users read.
         cause: Cause,
@@ -161,7 +161,7 @@ pub enum Event {
     },
     /// The code of an unmanaged trial begins a run.
     UnmanagedStarts {
-        /// The trial, by its number.
+        /// The unmanaged trial whose code begins a run.
         id: TrialId,
         /// When its next heartbeat is due, by the steady clock.
         until: Micros,
@@ -172,7 +172,7 @@ pub enum Event {
     },
     /// An event of the life cycle of an unmanaged trial: a report of its code or an overdue heartbeat.
     Unmanaged {
-        /// The trial, by its number.
+        /// The unmanaged trial whose life cycle gets the event.
         id: TrialId,
         /// The event of its life cycle.
         event: UnmanagedEvent,
@@ -181,7 +181,7 @@ pub enum Event {
     },
     /// A trial of an unmanaged experiment has another state, and that of the experiment may have to follow.
     FollowTrials {
-        /// The experiment, by its number.
+        /// The unmanaged experiment whose state follows.
         id: ExperimentId,
         /// Who or what caused it, with the reason that users read.
         cause: Cause,
@@ -190,7 +190,7 @@ pub enum Event {
     // Tasks.
     /// Something is asked of a task. A trial's task can only be moved to another pool: otherwise it follows its trial.
     Task {
-        /// The task, by its id.
+        /// The task whose life cycle gets the event.
         id: TaskId,
         /// The request, as an event of its life cycle.
         event: TaskEvent,
@@ -200,21 +200,21 @@ pub enum Event {
     /// The service of a task was not used for the whole time that it may be idle. Nothing if its time does not count any
     /// more ([`crate::counts_idle`]).
     Unused {
-        /// The task, by its id.
+        /// The task whose service was not used.
         id: TaskId,
-        /// How long it may be idle.
+        /// Longest time without use that its configuration allows.
         timeout: Duration,
     },
     /// A queued task requests a new allocation.
     AttemptRequested {
-        /// The task, by its id.
+        /// The queued task that gets a new allocation.
         id: TaskId,
     },
 
     // Allocations.
     /// An event of the life cycle of an allocation.
     Allocation {
-        /// The allocation, by its id.
+        /// The allocation whose life cycle gets the event, `<task>.<n>`.
         id: AllocationId,
         /// The event of its life cycle.
         event: AllocationEvent,
@@ -223,18 +223,18 @@ pub enum Event {
     },
     /// Its code asks whether it is to save and exit. Nothing where its containers meet, or it has a service.
     Listens {
-        /// The allocation, by its id.
+        /// The allocation whose code asks.
         id: AllocationId,
         /// The user or the task that asks for it.
         cause: Cause,
     },
     /// The scheduler asks a running allocation to save and exit; nothing if it has ended.
     PreemptFor {
-        /// The allocation, by its id.
+        /// The running allocation that is asked.
         id: AllocationId,
         /// The waiting allocation that its slots are for; `None` when its job is over its limit.
         for_allocation: Option<AllocationId>,
-        /// A sentence that users read.
+        /// Why it is asked to stop, as a sentence for users.
         reason: String,
     },
     /// The slots of a stopping allocation go to another request than the one it was asked to stop for.
@@ -246,26 +246,26 @@ pub enum Event {
     },
     /// The scheduler has decided why an allocation waits.
     Waits {
-        /// The allocation, by its id.
+        /// The allocation that waits.
         id: AllocationId,
         /// Why it waits, with the numbers that the explanation shows.
         waiting: WaitExplanation,
     },
     /// Its code has reported an early exit: it has a few seconds to exit.
     EndsSoon {
-        /// The allocation, by its id.
+        /// The allocation whose code has reported it.
         id: AllocationId,
     },
     /// The deadline of an allocation may have passed.
     Overdue {
-        /// The allocation, by its id.
+        /// The allocation that the deadline is of.
         id: AllocationId,
     },
     /// The platform cannot go on with an allocation; nothing if it has ended.
     PlatformFailed {
-        /// The allocation, by its id.
+        /// The allocation that cannot go on.
         id: AllocationId,
-        /// A sentence that users read.
+        /// What failed, as a sentence for users.
         reason: String,
     },
 
@@ -274,30 +274,30 @@ pub enum Event {
     Place(PlacedAllocation),
     /// A place has reported the state of a container.
     Observed {
-        /// The place, by its id.
+        /// The place that has reported it.
         place: PlaceId,
-        /// The container, by its id.
+        /// The container concerned, a UUID.
         container_id: ContainerId,
         /// How far the container is, or how it ended.
         observed: ObservedState,
     },
     /// A container is gone: its slots are free.
     ContainerEnded {
-        /// The container, by its id.
+        /// The container that is gone, a UUID.
         id: ContainerId,
         /// Exit code, signal, failure of the start, or loss.
         exit: ContainerExit,
     },
     /// A container that is not to run was never started on its place.
     NeverStarted {
-        /// The container, by its id.
+        /// The container that was not started, a UUID.
         id: ContainerId,
     },
     /// A container has come to the meeting of its allocation's containers.
     Joined {
         /// The allocation that the container is a part of.
         id: AllocationId,
-        /// The container, by its id.
+        /// The container concerned, a UUID.
         container_id: ContainerId,
         /// The task that reports it.
         cause: Cause,
@@ -306,7 +306,7 @@ pub enum Event {
     Daemon {
         /// The allocation that the container is a part of.
         id: AllocationId,
-        /// The container, by its id.
+        /// The container concerned, a UUID.
         container_id: ContainerId,
         /// The task that reports it.
         cause: Cause,
@@ -314,7 +314,7 @@ pub enum Event {
     /// The code of a trial's attempt has been silent for too long, and its containers were asked what they do. Nothing
     /// unless it is still ready.
     Silent {
-        /// The allocation, by its id.
+        /// The allocation whose code is silent.
         id: AllocationId,
         /// How long it has been silent.
         silent: Duration,
@@ -325,7 +325,7 @@ pub enum Event {
     },
     /// Lines of a task's log match log policies of its configuration.
     LogMatched {
-        /// The task, by its id.
+        /// The task whose log the lines are in.
         task: TaskId,
         /// The lines, in their order.
         matches: Vec<LogMatch>,
@@ -339,7 +339,7 @@ pub enum Event {
     },
     /// A place has joined, for the first time or again, and its row is stored ([`crate::Place::joined`]).
     PlaceJoined {
-        /// The place, by its id.
+        /// The place that has joined.
         place: PlaceId,
         /// The instance that its row contained before; `None` = there was no row. With another one than now, what ran there
         /// is gone for good.
@@ -349,14 +349,14 @@ pub enum Event {
     },
     /// The connection of a place has ended, and it has no other; nothing if its row has it as away already.
     PlaceLeft {
-        /// The place, by its id.
+        /// The place that has lost its connection.
         place: PlaceId,
         /// Who noticed, and why it has ended.
         cause: Cause,
     },
     /// A place is given up: its containers are lost, and its row goes. Nothing if there is no such place.
     PlaceGivenUp {
-        /// The place, by its id.
+        /// The place that is given up.
         place: PlaceId,
         /// It has been away since this moment, and nothing happens if it has not any more; `None` = whether it is away or
         /// not.
@@ -368,7 +368,7 @@ pub enum Event {
     },
     /// What was on a place that is given up is lost; its row goes.
     PlaceRemoved {
-        /// The place, by its id.
+        /// The place whose row goes.
         place: PlaceId,
         /// The resource pool that it was in, for the record.
         resource_pool: String,
@@ -379,11 +379,11 @@ pub enum Event {
     },
     /// A user lets a place or a slot do something else. What runs on one that is disabled starts elsewhere.
     ServiceChanged {
-        /// The place, by its id.
+        /// The place that the user or task acts on.
         place: PlaceId,
         /// Which of its slots; `None` = the place as a whole.
         slot: Option<SlotId>,
-        /// What it is to do.
+        /// What it may do from now on: run new work, finish what it has, or nothing.
         service: Service,
         /// The user or the task that asks for it.
         cause: Cause,
@@ -391,23 +391,23 @@ pub enum Event {
     /// A place has reported which of its slots' devices have faults. Slots with new ones finish what they have and take
     /// nothing new.
     FaultsReported {
-        /// The place, by its id.
+        /// The place that the devices belong to.
         place: PlaceId,
         /// What is wrong with each device that is not well, in a few words for users.
         faults: BTreeMap<SlotId, String>,
     },
     /// Containers that a place reported before and does not hold any more are lost: starting them again could make two.
     Missing {
-        /// The place, by its id.
+        /// The place that has reported what it holds.
         place: PlaceId,
         /// Ids of all containers that the place holds now.
         held: BTreeSet<ContainerId>,
     },
     /// All containers of a place are given up.
     PlaceLost {
-        /// The place, by its id.
+        /// The place whose containers are given up.
         place: PlaceId,
-        /// A sentence that users read.
+        /// Why its containers are lost, as a sentence for users.
         reason: String,
     },
 }
@@ -415,7 +415,7 @@ pub enum Event {
 /// How far an experiment has been continued.
 #[derive(Debug, Clone)]
 pub struct Continuation {
-    /// The experiment, by its number.
+    /// The experiment that goes on.
     pub id: ExperimentId,
     /// The search made anew, with the events that were applied to it so far.
     pub search: Box<Search>,

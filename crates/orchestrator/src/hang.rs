@@ -223,7 +223,8 @@ pub struct Finding {
     pub conclusion: String,
 }
 
-/// Compares the containers of a trial.
+/// Finds the ranks that keep the others of a trial's attempt waiting, by what their processes do and which containers
+/// have come to the meeting. `containers` = all containers of the attempt, in any order.
 pub fn examine(containers: Vec<Container>) -> Finding {
     let absent = containers.iter().filter(|container| !container.joined);
     let absent: BTreeSet<u32> = absent.map(|container| container.member).collect();

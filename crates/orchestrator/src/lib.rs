@@ -135,7 +135,7 @@ pub enum Refusal {
     NotFound {
         /// Kind of the object, as messages name it: `trial`, `allocation`.
         what: &'static str,
-        /// Id of the object as text.
+        /// Id of the object that was not found, as text.
         id: String,
     },
     /// It does not fit the state. The message contains what was asked, of what, and what is allowed.

@@ -21,7 +21,7 @@ pub struct LogMatch {
     pub action: Option<LogAction>,
     /// The attempt that wrote the line, where that is known.
     pub allocation_id: Option<AllocationId>,
-    /// The place that the line names.
+    /// The place that the line names as its origin; `None` = it names none.
     pub named_place: Option<PlaceId>,
     /// Where the line can come from: the place that it names, else those of its attempt.
     pub places: Vec<PlaceId>,

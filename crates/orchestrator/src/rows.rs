@@ -99,7 +99,7 @@ pub struct Trial {
     pub ended_at: Option<Micros>,
 }
 
-/// A task: what runs containers.
+/// The row of a task, as far as decisions read or change it. A task is what runs containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
     /// Id of the task, unique in the cluster.
@@ -268,7 +268,7 @@ impl SearchState {
     }
 }
 
-/// Something stored that cannot be read.
+/// A stored document that cannot be read, which refuses the whole change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} cannot be read: {message}")]
 pub struct Unreadable {

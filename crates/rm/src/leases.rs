@@ -10,7 +10,7 @@ pub trait Lease: Clone + Send + Sync + 'static {
     fn lost(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// Which lease of which place.
+/// Identity of a lease: its place, and a serial number that grows with every lease of any place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseId {
     place: PlaceId,

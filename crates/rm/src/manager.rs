@@ -61,9 +61,9 @@ impl Health {
 /// The word for a place of a manager in texts for users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceWord {
-    /// A machine with an agent.
+    /// "agent": a machine on which an agent of this platform runs.
     Agent,
-    /// A node of another system's cluster.
+    /// "node": a machine of a cluster that another system manages, such as Kubernetes.
     Node,
 }
 

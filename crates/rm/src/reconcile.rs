@@ -85,12 +85,12 @@ impl FromIterator<(ContainerId, ObservedState)> for PlaceView {
     }
 }
 
-/// Something to do about one container.
+/// An order to a place, or about it, for one container: the result of comparing rows with reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Send the specification of the container with this id.
     Start(ContainerId),
-    /// Send an order to end it.
+    /// End a container that runs and is not wanted any more.
     End {
         /// Id of the container to end.
         container_id: ContainerId,

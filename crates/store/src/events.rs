@@ -73,7 +73,7 @@ pub struct EventRow {
     pub actor: ActorName,
     /// See [`NewEvent::subject`].
     pub subject: Subject,
-    /// See [`NewEvent::kind`].
+    /// The kind of change.
     pub kind: EventKind,
     /// See [`NewEvent::from`].
     pub from: Option<RecordedState>,
@@ -81,7 +81,7 @@ pub struct EventRow {
     pub to: Option<RecordedState>,
     /// See [`NewEvent::reason`].
     pub reason: Option<String>,
-    /// See [`NewEvent::detail`].
+    /// Further facts on the change as a JSON document; `None` = there are none.
     pub detail: Option<String>,
 }
 

@@ -281,7 +281,7 @@ impl Default for TaskUser {
 /// A host directory that is mounted into the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// Absolute path on the agent's host.
+    /// Absolute path on the host of the agent that starts the container.
     pub host_path: String,
     /// Path in the container; relative ones are below the working directory.
     pub container_path: String,
@@ -360,7 +360,7 @@ pub struct DeviceMapping {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum ContainerExit {
-    /// The entrypoint ended with this code.
+    /// The entrypoint ended by itself.
     Exited {
         /// Exit code of the entrypoint, 0 to 255.
         code: i32,
@@ -444,7 +444,7 @@ impl ExitCause {
 pub struct Device {
     /// Number of the device on its agent, counted from 0.
     pub id: SlotId,
-    /// Product name: `NVIDIA H200`, `CPU`.
+    /// Product name as the driver reports it, `NVIDIA H200`, or `CPU` for a share of processors.
     pub brand: String,
     /// Stable identity: GPU UUID, or derived from the agent's id for artificial slots.
     pub uuid: String,
@@ -457,7 +457,7 @@ pub struct Device {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
-    /// A share of the host's processors.
+    /// A share of the host's processors, without a device file.
     Cpu,
     /// An NVIDIA GPU or MIG instance.
     Cuda,
