@@ -126,7 +126,7 @@ def west(control_plane: Kubernetes, tmp_path: pathlib.Path) -> Iterator[tuple[Re
 
 
 def reasons(master: Cluster) -> str:
-    """What the health of the master says of its managers."""
+    """The health of the master, with the problems of its managers."""
     try:
         return json.dumps(master.api("GET", "/health", user=None))
     except ApiError as error:

@@ -1,7 +1,7 @@
 //! The agent's debug server: a few pages for the operators of a host, off by default.
 //!
 //! It only reads. What it shows are ids and states: neither what a container runs, its environment and its files, nor any
-//! token. Whoever reaches its address may read it, and it knows no users. It serves one small request for each connection,
+//! token. It knows no users: any client that reaches its address may read it. It serves one small request for each connection,
 //! a few connections at a time, each for a limited time, and so costs an agent little whatever a client does.
 
 use std::collections::BTreeMap;

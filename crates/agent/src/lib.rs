@@ -158,14 +158,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
     let runtimes = Runtimes::choose(options.runtime, options.engine_socket.clone())
         .await
         .map_err(|error| AgentError::Engine(error.to_string()))?;
-    let http = reqwest::Client::builder()
-        .tls_backend_preconfigured(tls.as_ref().clone())
-        // Proxies are for tasks; the agent reaches its master directly, over HTTP as over the WebSocket.
-        .no_proxy()
-        .tcp_nodelay(true)
-        .connect_timeout(HTTP_CONNECT_WITHIN)
-        .build()
-        .map_err(AgentError::Http)?;
+    let http = http_client(&tls)?;
     let python = OnceCell::new();
     if let (RuntimeKind::Process, Some(interpreter)) = (runtimes.kind, &options.python) {
         // A wrong path is an error now, not when the first task starts.
@@ -229,6 +222,18 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         _ => {}
     }
     result
+}
+
+/// The client for requests to the master.
+fn http_client(tls: &rustls::ClientConfig) -> Result<reqwest::Client, AgentError> {
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls.clone())
+        // Proxies are for tasks; the agent reaches its master directly, over HTTP as over the WebSocket.
+        .no_proxy()
+        .tcp_nodelay(true)
+        .connect_timeout(HTTP_CONNECT_WITHIN)
+        .build()
+        .map_err(AgentError::Http)
 }
 
 async fn serve_debug(

@@ -27,8 +27,14 @@ fn tensorboard() -> Value {
 }
 
 fn task(ready: bool, end: &Value) -> Answer {
+    task_of("NOTEBOOK", ready, end)
+}
+
+fn task_of(kind: &str, ready: bool, end: &Value) -> Answer {
     let attempt = json!({"allocationId": format!("{ID}.1"), "isReady": ready});
-    ok(json!({"task": {"taskId": ID, "endTime": end, "allocations": [attempt]}}))
+    ok(
+        json!({"task": {"taskId": ID, "taskType": format!("TASK_TYPE_{kind}"), "endTime": end, "allocations": [attempt]}}),
+    )
 }
 
 /// A master that launches one and makes it ready at the fourth look: the one before that ends the record of changes, and the
@@ -146,12 +152,20 @@ fn a_page_is_printed_where_no_browser_is_wanted_or_there_is_none() {
     let out = run.ok();
     let address = format!("http://{}/proxy/{ID}/?token=SECRET", stub.address());
     assert_eq!(out, format!("The page of notebook {ID}: {address}\n"));
+    is_of(&stub, "TENSORBOARD");
     let mut command = user.command(&["tensorboard", "open", ID]);
     let run: CommandResult = command.env("PATH", "/nowhere").output().unwrap().into();
     assert!(run.err.contains("no browser was opened"), "{run:?}");
     assert!(run.ok().contains("The page of TensorBoard"));
+    is_of(&stub, "NOTEBOOK");
     let out = user.det(&["notebook", "start", "-d"]).ok();
     assert_eq!(out, format!("{ID}\n"));
+}
+
+/// Has the one task of the master be of a kind, and ready.
+fn is_of(stub: &StubMaster, kind: &str) {
+    let answer = task_of(kind, true, &Value::Null);
+    stub.on(&format!("GET /api/v1/tasks/{ID}"), answer);
 }
 
 /// Has the notebook and the TensorBoard belong to another user.
@@ -171,6 +185,7 @@ fn what_is_another_users_is_not_opened_except_by_administrators() {
     let stub = master();
     let user = User::using(&stub);
     for group in ["notebook", "tensorboard"] {
+        is_of(&stub, &group.to_uppercase());
         let err = user.det(&[group, "open", ID, "--no-browser"]).fails(1);
         assert!(
             err.contains("is for its owner, ada, and for administrators")
@@ -181,6 +196,7 @@ fn what_is_another_users_is_not_opened_except_by_administrators() {
     }
     let me = json!({"user": {"username": "determined", "id": 2, "admin": true}});
     stub.on("GET /api/v1/me", ok(me));
+    is_of(&stub, "NOTEBOOK");
     let out = user.det(&["notebook", "open", ID, "--no-browser"]).ok();
     assert!(out.contains("The page of notebook"), "{out}");
 }

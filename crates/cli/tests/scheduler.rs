@@ -181,15 +181,15 @@ fn cluster() -> StubMaster {
     stub.on(
         "GET /api/v1/tasks",
         ok(json!({"allocationIdToSummary": {
-            "7.x.1": {"taskId": "7.x", "allocationId": "7.x.1", "registeredTime": "2026-11-21T10:00:00Z",
+            "7.x.1": {"taskId": "7.x", "allocationId": "7.x.1", "jobId": "job-7", "registeredTime": "2026-11-21T10:00:00Z",
                       "resourcePool": "gpus", "slotsNeeded": 1,
                       "resources": [{"agentDevices": {"a": {"devices": [{"id": 0}]}}}]},
-            "8.y.1": {"taskId": "8.y", "allocationId": "8.y.1", "registeredTime": "2026-11-21T11:00:00Z",
+            "8.y.1": {"taskId": "8.y", "allocationId": "8.y.1", "jobId": "job-8", "registeredTime": "2026-11-21T11:00:00Z",
                       "resourcePool": "gpus", "slotsNeeded": 2, "resources": []},
         }})),
     );
     let job = |id: &str, time: &str| {
-        json!({"full": {"entityId": id, "type": "TYPE_EXPERIMENT", "submissionTime": time, "resourcePool": "gpus",
+        json!({"full": {"jobId": format!("job-{id}"), "entityId": id, "type": "TYPE_EXPERIMENT", "submissionTime": time, "resourcePool": "gpus",
                         "isPreemptible": true, "priority": 42, "weight": 1.0, "workspaceId": 3}})
     };
     stub.on(

@@ -23,7 +23,9 @@ fn shell(key: &str) -> Value {
 
 fn task(ready: bool, end: &Value) -> Answer {
     let attempt = json!({"allocationId": format!("{ID}.1"), "isReady": ready});
-    ok(json!({"task": {"taskId": ID, "endTime": end, "allocations": [attempt]}}))
+    ok(
+        json!({"task": {"taskId": ID, "taskType": "TASK_TYPE_SHELL", "endTime": end, "allocations": [attempt]}}),
+    )
 }
 
 /// A master with a shell whose task is answered as `task`.

@@ -11,10 +11,10 @@ use crate::reason::WaitReason;
 /// The requests of a pool that have such a time, whether it has come or not: a pass may look at any time.
 #[derive(Default)]
 pub(crate) struct Pauses {
-    requests: BTreeMap<AllocationId, Paused>,
+    requests: BTreeMap<AllocationId, PausedRequest>,
 }
 
-struct Paused {
+struct PausedRequest {
     request: Arc<Request>,
     until: Micros,
     /// Whether its time had come when the queue was last looked at.
@@ -23,7 +23,7 @@ struct Paused {
     is_reported: bool,
 }
 
-impl Paused {
+impl PausedRequest {
     fn reason(&self) -> WaitReason {
         WaitReason::PausedAfterFailures { until: self.until }
     }
@@ -43,7 +43,7 @@ impl Pauses {
             return false;
         }
         let id = request.allocation_id.clone();
-        let paused = Paused {
+        let paused = PausedRequest {
             request,
             until,
             is_queued: false,

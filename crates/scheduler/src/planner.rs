@@ -171,7 +171,7 @@ impl Planner {
         let mut decision = decide(&self.prepared, now);
         let placements = placements(&self.prepared, &decision.placed);
         let (of, list) = std::mem::take(&mut decision.reasons).into_parts();
-        let list = self.intern(list);
+        let list = intern(&mut self.reasons, list);
         let ReasonUpdates {
             mut waiting,
             refreshed,
@@ -258,38 +258,13 @@ impl Planner {
     /// reserve ([`PoolSettings::reserve_after`]), or may start ([`Request::not_before`]). Updates of the queue since the last
     /// pass are not considered.
     pub fn next_due_at(&self, now: Micros) -> Option<Micros> {
-        let reserves = self.next_reservation_at(now);
+        let reserves = next_reservation_at(&self.prepared, now);
         reserves.into_iter().chain(self.next_start_at(now)).min()
     }
 
     /// The earliest time after `now` at which a request may start that may not before ([`Request::not_before`]).
     pub(crate) fn next_start_at(&self, now: Micros) -> Option<Micros> {
         self.pauses.next(now)
-    }
-
-    fn next_reservation_at(&self, now: Micros) -> Option<Micros> {
-        let patience = self.prepared.settings.reserve_after?;
-        let patience = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
-        let due = self.prepared.requests.iter();
-        due.map(|waiting| waiting.requested_at.0.saturating_add(patience))
-            .filter(|due| *due > now.0)
-            .min()
-            .map(Micros)
-    }
-
-    /// Reuses the objects of equal reasons of the last pass, so that they can be compared by address.
-    fn intern(&mut self, list: Vec<WaitReason>) -> Vec<Arc<WaitReason>> {
-        let mut before = std::mem::take(&mut self.reasons);
-        list.into_iter()
-            .map(|reason| {
-                if let Some(known) = self.reasons.get(&reason) {
-                    return Arc::clone(known);
-                }
-                let shared = before.take(&reason).unwrap_or_else(|| Arc::new(reason));
-                self.reasons.insert(Arc::clone(&shared));
-                shared
-            })
-            .collect()
     }
 
     /// Records and returns the reasons to report: at most `most` of those that changed only in their numbers.
@@ -333,6 +308,33 @@ impl Planner {
         self.cursor = next.unwrap_or(0);
         updates
     }
+}
+
+/// The earliest time after `now` at which a waiting request starts to reserve ([`PoolSettings::reserve_after`]).
+fn next_reservation_at(pool: &PreparedPool, now: Micros) -> Option<Micros> {
+    let patience = pool.settings.reserve_after?;
+    let patience = i64::try_from(patience.as_micros()).unwrap_or(i64::MAX);
+    let due = pool.requests.iter();
+    due.map(|waiting| waiting.requested_at.0.saturating_add(patience))
+        .filter(|due| *due > now.0)
+        .min()
+        .map(Micros)
+}
+
+/// Reuses the objects of equal reasons of the last pass, `reasons`, so that they can be compared by address; afterwards
+/// `reasons` are those of this one.
+fn intern(reasons: &mut HashSet<Arc<WaitReason>>, list: Vec<WaitReason>) -> Vec<Arc<WaitReason>> {
+    let mut before = std::mem::take(reasons);
+    list.into_iter()
+        .map(|reason| {
+            if let Some(known) = reasons.get(&reason) {
+                return Arc::clone(known);
+            }
+            let shared = before.take(&reason).unwrap_or_else(|| Arc::new(reason));
+            reasons.insert(Arc::clone(&shared));
+            shared
+        })
+        .collect()
 }
 
 /// The reasons to report after a pass; the fields are those of [`Pass`].

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use det_spool::Level;
+use det_spool::LogLevel;
 
 use crate::lines::Line;
 
@@ -15,9 +15,9 @@ const MOST_RANKS: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     /// A line with this level, or the last one of a traceback.
-    Error(Level),
+    Error(LogLevel),
     /// A line of a traceback before its last one.
-    Traceback(Level),
+    Traceback(LogLevel),
 }
 
 /// Follows the lines of one stream.
@@ -28,12 +28,12 @@ pub(crate) struct Continuations {
 
 impl Continuations {
     /// The level of the next line: its own, or that of the error that it continues.
-    pub(crate) fn level(&mut self, line: &Line) -> Option<Level> {
+    pub(crate) fn level(&mut self, line: &Line) -> Option<LogLevel> {
         let before = self.ranks.get(&line.rank_id).copied();
         let (level, now) = match line.level {
             Some(own) => (
                 Some(own),
-                matches!(own, Level::Error | Level::Critical).then_some(Within::Error(own)),
+                matches!(own, LogLevel::Error | LogLevel::Critical).then_some(Within::Error(own)),
             ),
             None => continued(before, &line.text),
         };
@@ -51,12 +51,12 @@ impl Continuations {
 }
 
 /// The level of a line without one of its own, and what it leaves its rank in.
-fn continued(before: Option<Within>, text: &str) -> (Option<Level>, Option<Within>) {
+fn continued(before: Option<Within>, text: &str) -> (Option<LogLevel>, Option<Within>) {
     let text = text.trim_end();
     // Exception groups draw a margin: `  | Traceback (most recent call last):`.
     let begins = text.ends_with("raceback (most recent call last):");
     let (of_error, is_open) = match before {
-        None if begins => (Level::Error, true),
+        None if begins => (LogLevel::Error, true),
         None => return (None, None),
         Some(Within::Traceback(level)) => (level, true),
         Some(Within::Error(level)) => (level, false),
@@ -82,13 +82,13 @@ mod tests {
     use crate::lines::classify;
 
     /// The levels of these lines, which come one after the other.
-    fn levels(lines: &[&str]) -> Vec<Option<Level>> {
+    fn levels(lines: &[&str]) -> Vec<Option<LogLevel>> {
         let mut continuations = Continuations::default();
         let level = |line: &&str| continuations.level(&classify(line.as_bytes()));
         lines.iter().map(level).collect()
     }
 
-    const ERROR: Option<Level> = Some(Level::Error);
+    const ERROR: Option<LogLevel> = Some(LogLevel::Error);
 
     #[test]
     fn a_traceback_is_an_error_to_its_last_line() {
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn what_an_error_logs_below_it_has_its_level() {
-        let critical = Some(Level::Critical);
+        let critical = Some(LogLevel::Critical);
         assert_eq!(
             levels(&[
                 "CRITICAL: it failed",
@@ -138,7 +138,7 @@ mod tests {
                 critical,
                 critical,
                 critical,
-                Some(Level::Info),
+                Some(LogLevel::Info),
                 None
             ]
         );

@@ -2,7 +2,6 @@
 
 use det_ids::{AllocationId, ContainerId, SlotId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
-use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::kind::TaskKind;
 use crate::notebook::IdleCheck;

@@ -67,7 +67,7 @@ impl Rules for LaunchKind {
         ));
         // The kind's default has no place: no user or caller gave it.
         layers.push(Node::from(
-            &json!({"resources": {"slots": default_slots(*self)}}),
+            &json!({"resources": {"slots": default_slots(self)}}),
         ));
         layers
     }

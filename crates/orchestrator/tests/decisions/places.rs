@@ -6,7 +6,7 @@ use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::DesiredState;
 use det_lifecycle::record::{ActorName, EventKind};
 use det_orchestrator::{
-    Absence, Cause, Core, Course, Due, Event, PassDecision, Place, Refusal, Topic,
+    Absence, Cause, Core, Course, Due, Effect, Event, PassDecision, Place, Refusal, Topic,
 };
 use det_scheduler::{
     PlaceSnapshot, PoolSettings, Progress, Request, Service, Services, WaitExplanation, WaitKind,

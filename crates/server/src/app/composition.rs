@@ -463,6 +463,10 @@ impl Master {
 }
 
 /// Gives each reader the services that it reads from. `cores` = how many lists of experiments are made at once.
+#[expect(
+    clippy::too_many_lines,
+    reason = "it names the fields of one struct of structs, and decides nothing"
+)]
 fn sources_of(services: &Inner, cores: usize) -> Sources {
     let context = &services.context;
     let store = &context.store;

@@ -726,5 +726,5 @@ async fn a_running_service_keeps_its_slots_whatever_its_priority_becomes() {
     agent.forgets(&spec).await;
     let next = started(&mut agent).await;
     assert_eq!(next.task_id.as_str(), urgent);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }

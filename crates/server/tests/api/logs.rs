@@ -1,7 +1,6 @@
 //! Logs of tasks and trials.
 
-use det_ids::TaskId;
-use det_ids::UserId;
+use det_ids::{LogSource, TaskId, UserId};
 use det_server::app::logs::reading::{LineEncoder, LogFilter, Reading};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -231,7 +230,7 @@ async fn logs_are_filtered_searched_limited_and_reversed() {
     ranked["timestamp"] = json!("2022-03-03T00:00:00+02:00");
     l.ship(json!([l.record("one"), ranked, l.record("three")]))
         .await;
-    let wanted: [(&str, &[&str]); 14] = [
+    let wanted: [(&str, &[&str]); 15] = [
         ("", &["one", "Loss 0.5", "three"]),
         ("orderBy=ORDER_BY_DESC&limit=2", &["three", "Loss 0.5"]),
         ("limit=1", &["one"]),
@@ -312,7 +311,7 @@ async fn a_long_log_is_read_in_small_pieces_and_whole() {
     let (out, mut pieces) = tokio::sync::mpsc::channel(1);
     let master = l.cluster.master().clone();
     let filter = LogFilter {
-        sources: vec!["task".into()],
+        sources: vec![LogSource::Task.into()],
         ..LogFilter::default()
     };
     let reading = Reading::Forward { limit: Some(450) };

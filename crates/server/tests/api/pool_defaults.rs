@@ -42,7 +42,8 @@ fn has_defaults(spec: &ContainerSpec) {
             )
         })
         .collect();
-    let expected = ("/srv/persistent", "/persistent", true);
+    // Those of pools are of the configuration, and reached with the rights of the task.
+    let expected = ("/srv/persistent", "/persistent", false);
     assert!(mounts.contains(&expected), "{kind:?}: {mounts:?}");
     let devices = spec.devices.iter();
     let devices: Vec<_> = devices
@@ -102,5 +103,5 @@ async fn what_a_pool_gives_reaches_notebooks_shells_and_commands() {
     );
     assert!(mounts.next().is_none());
     assert!(!spec.force_pull_image);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }

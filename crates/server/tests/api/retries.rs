@@ -1,6 +1,7 @@
 //! Attempts that follow those which failed for a reason of their places.
 
 use det_agent_proto::ContainerState;
+use det_ids::ExperimentId;
 use det_store::StoreError;
 use det_taskspec::ContainerExit;
 use serde_json::{Value, json};
@@ -12,7 +13,16 @@ async fn what_cannot_be_started_again_and_again_waits_also_over_a_restart_of_the
     let cluster = Cluster::start().await;
     let admin = cluster.admin().await;
     let mut agent = cluster.agent("a1", 1).await;
-    let experiment = cluster.experiment("no-disk", 1).await;
+    let config = json!({
+        "name": "no-disk",
+        "entrypoint": "python3 train.py",
+        "searcher": {"name": "single", "metric": "loss"},
+        "max_restarts": 5,
+    });
+    let body = json!({"config": config.to_string(), "activate": true,
+        "modelDefinition": [{"path": "train.py", "type": 48, "content": "", "mode": 0o644, "mtime": 1_700_000_000}]});
+    admin.post("/api/v1/experiments", body).await.ok();
+    let experiment = ExperimentId(1);
     // Four attempts have failed before.
     let (task, _) = cluster.task_of(experiment).await;
     let failed = cluster.master().context.store.write(move |tx| {
@@ -63,5 +73,5 @@ async fn what_cannot_be_started_again_and_again_waits_also_over_a_restart_of_the
     let spec = agent.next_start().await;
     let id = spec.allocation_id.as_str();
     assert!(id.ends_with(".3"), "{id}");
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }

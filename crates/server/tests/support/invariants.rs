@@ -8,6 +8,7 @@ use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Search, Snapshot, Task, Trial,
     check,
 };
+use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::RestartPolicy;
 use det_searcher::TrialState as SearchTrial;
 use det_server::app::Master;
@@ -49,8 +50,11 @@ async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError>
     let recorded = recorded(tx).await?;
     let ids: BTreeSet<ExperimentId> = recorded
         .iter()
-        .filter(|e| e.subject_kind == "experiment" && e.kind == "created")
-        .filter_map(|e| e.subject_id.parse().ok())
+        .filter(|e| e.kind == EventKind::Created)
+        .filter_map(|e| match e.subject {
+            Subject::Experiment(id) => Some(id),
+            _ => None,
+        })
         .collect();
     snapshot.events = Some(recorded);
     for id in ids {

@@ -642,6 +642,8 @@ pub(crate) enum WhyUnchecked {
     StoreClosed,
     /// The master has ended by itself, in the middle of what it did.
     MasterEnded,
+    /// The test has written a row that no life cycle makes.
+    RowOfTheTest,
 }
 
 /// What a master of a test is started with, and what it reads its configuration from.

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use det_config::hyperparameters::Continuation;
 use det_ids::{ExperimentId, JobId, TrialId, UserId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
-use det_lifecycle::record::ActorName;
+use det_lifecycle::record::{ActorName, EventKind, Subject};
+use det_lifecycle::state_name::StateName;
 use det_lifecycle::trial::TrialEvent;
 use det_orchestrator::{Cause, Event, SearchState};
 use det_searcher::Search;
@@ -68,9 +69,9 @@ impl Tx<'_> {
         );
         self.rows.experiment_mut(id);
         self.rows.record(
-            ("experiment", id.to_string()),
-            "created",
-            Some("ACTIVE".into()),
+            Subject::Experiment(id),
+            EventKind::Created,
+            Some(StateName::Active.into()),
         );
         self.advance([Event::SearchBegins {
             id,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use det_ids::{JobId, TaskId, UserId};
-use det_lifecycle::record::ActorName;
+use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::{Demand, TaskEvent, TaskState};
 use det_orchestrator::{Cause, Event, IdleService, Task, counts_idle};
 use det_taskspec::TaskKind;
@@ -62,9 +62,9 @@ impl Tx<'_> {
         };
         det_orchestrator::Rows::insert_task(self, row);
         self.rows.record(
-            ("task", id.to_string()),
-            "created",
-            Some(TaskState::Suspended.name().into()),
+            Subject::Task(id.clone()),
+            EventKind::Created,
+            Some(TaskState::Suspended.state_name().into()),
         );
         if launch.idle_timeout.is_some() {
             self.wakes.insert(Topic::Deadlines);

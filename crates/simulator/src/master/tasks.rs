@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use det_ids::{AllocationId, CheckpointId, ContainerId, Micros, TrialId};
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::ObservedState;
-use det_lifecycle::record::ActorName;
+use det_lifecycle::record::{ActorName, EventKind, Subject};
+use det_lifecycle::state_name::CheckpointState;
 use det_lifecycle::trial::EarlyExit;
 use det_orchestrator::{Allocation, Cause, Event, Mutant as CoreMutant, validation};
 
@@ -241,9 +242,9 @@ impl Tx<'_> {
             trial.latest_checkpoint = Some((uuid.clone(), steps));
         }
         self.rows.record(
-            ("checkpoint", uuid.to_string()),
-            "created",
-            Some("COMPLETED".into()),
+            Subject::Checkpoint(uuid.clone()),
+            EventKind::Created,
+            Some(CheckpointState::Completed.into()),
         );
         Ok(Reply::Done)
     }

@@ -705,6 +705,8 @@ pub(crate) async fn an_older_store_knows_where_its_containers_run(world: &World)
     row.excluded_places = Some(["agent-b".into()].into());
     let changed = row.clone();
     change!(world, conn => allocations::update(conn, &changed).await);
+    // It had no such time.
+    row.not_before = None;
     world
         .older(
             &[

@@ -175,7 +175,7 @@ fn idle_tasks_end_by_their_own_timeout_or_the_masters() {
 
 #[test]
 fn errors_are_named_for_the_kind() {
-    use LaunchKind::{Command, Generic, Notebook, Shell, TensorBoard};
+    use LaunchKind::{Command, Generic, Notebook, Shell, Tensorboard};
     for (kind, text, expected) in [
         (
             Notebook,
@@ -224,7 +224,7 @@ fn errors_are_named_for_the_kind() {
             "searcher: is not a known key; known are",
         ),
         (
-            TensorBoard,
+            Tensorboard,
             "tensorboard_arg: [x]",
             "hint: did you mean \"tensorboard_args\"?",
         ),

@@ -178,7 +178,12 @@ mod tests {
     #[test]
     fn reports_are_of_one_container_and_numbered() {
         let cpu = json!({"cpu": {"cpu_util_simple": 1}});
-        let of = |ids: &[&str]| measured("a1", ids.iter().map(|id| report(id, &cpu)).collect());
+        let of = |ids: &[&str]| {
+            measured(
+                &"a1".into(),
+                ids.iter().map(|id| report(id, &cpu)).collect(),
+            )
+        };
         let (container, found) = of(&["c-x-1", "c-x-2"]).ok().unwrap_or_default();
         assert_eq!(container, Some("c-x".into()));
         assert_eq!(
@@ -205,8 +210,8 @@ mod tests {
             json!({"cpu": 5}),
             json!({"cpu": {"x": "y".repeat(MOST_BYTES)}}),
         ] {
-            assert!(measured("a1", vec![report("c-1", &groups)]).is_err());
+            assert!(measured(&"a1".into(), vec![report("c-1", &groups)]).is_err());
         }
-        assert!(measured("", vec![report("c-1", &json!({"cpu": {}}))]).is_err());
+        assert!(measured(&"".into(), vec![report("c-1", &json!({"cpu": {}}))]).is_err());
     }
 }

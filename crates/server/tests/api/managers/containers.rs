@@ -87,7 +87,7 @@ async fn a_size_that_no_equal_places_make_is_started_on_unequal_ones() {
     }
     sizes.sort_unstable();
     assert_eq!(sizes, [3, 4]);
-    cluster.stop_unchecked().await;
+    cluster.stop().await;
 }
 
 #[tokio::test]
