@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::page::{OrderBy, Pagination};
@@ -132,6 +132,16 @@ pub struct SlotStats {
     pub brand_stats: BTreeMap<String, DeviceStats>,
 }
 
+/// Writes slots in the order of their numbers: in that of their texts the eleventh would be the third.
+fn by_number<S: Serializer>(
+    slots: &BTreeMap<String, Slot>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let mut slots: Vec<(&String, &Slot)> = slots.iter().collect();
+    slots.sort_by_key(|(key, _)| key.parse::<u64>().unwrap_or(u64::MAX));
+    serializer.collect_map(slots)
+}
+
 /// An agent.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -140,7 +150,8 @@ pub struct Agent {
     pub id: String,
     /// When it first connected.
     pub registered_time: Option<Timestamp>,
-    /// Slots by key; clients show the last path part of a key.
+    /// Slots by key, which is a number; clients show the last path part of a key, in the order in which they come.
+    #[serde(serialize_with = "by_number")]
     pub slots: BTreeMap<String, Slot>,
     /// Containers by id.
     pub containers: BTreeMap<String, Container>,
@@ -285,4 +296,21 @@ pub struct DisableSlotRequest {
 pub struct DisableSlotResponse {
     /// The slot as it is now.
     pub slot: Slot,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_come_in_the_order_of_their_numbers() {
+        let slots = [10, 2, 0, 1, 11].map(|number: u32| (number.to_string(), Slot::default()));
+        let agent = Agent {
+            slots: BTreeMap::from(slots),
+            ..Agent::default()
+        };
+        let text = serde_json::to_string(&agent).unwrap_or_default();
+        let at = ["0", "1", "2", "10", "11"].map(|key| text.find(&format!("\"{key}\":")));
+        assert!(at.is_sorted() && at[0].is_some(), "{at:?}: {text}");
+    }
 }

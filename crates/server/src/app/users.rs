@@ -15,6 +15,8 @@ use crate::error::{AppError, AppResult, ErrorKind};
 const LONGEST_NAME: usize = 255;
 /// Length of the client's hash of a password: SHA-512 in hexadecimal.
 const CLIENT_HASH_LENGTH: usize = 128;
+/// The largest number of a Unix user or group: the one after it means "as before" to the calls that set them.
+const MOST_UNIX_ID: i64 = u32::MAX as i64 - 1;
 
 /// A password as it was sent.
 #[derive(Clone)]
@@ -77,8 +79,8 @@ impl UnixIdentity {
             ConfigError::new(format!("agentUserGroup{field}"), None, message)
         };
         for (field, id) in [(".agentUid", self.uid), (".agentGid", self.gid)] {
-            if let Some(id) = id.filter(|id| u32::try_from(*id).is_err()) {
-                let message = format!("must be 0 to {}, found {id}", u32::MAX);
+            if let Some(id) = id.filter(|id| !(0..=MOST_UNIX_ID).contains(id)) {
+                let message = format!("must be 0 to {MOST_UNIX_ID}, found {id}");
                 return Err(wrong(field, message));
             }
         }
