@@ -393,6 +393,10 @@ async fn half_an_identity_of_a_workspace_is_kept_and_used() {
     assert_eq!(changed["workspace"]["agentUserGroup"], whole);
     let half = json!({"agentUserGroup": {"agentUid": 5}});
     admin.patch(&here, half).await.refused(400);
+    // To the calls that set it this is no group at all: the task would keep the one of its agent.
+    let none = json!({"agentUserGroup": {"agentGid": u32::MAX, "agentGroup": "lab"}});
+    let refused = admin.patch(&here, none).await.refused(400);
+    assert!(refused.contains("must be 0 to 4294967294"), "{refused}");
     let new = json!({"name": "p"});
     let project = admin.post(&format!("{here}/projects"), new).await.ok()["project"]["id"].clone();
     let experiment = cluster.experiment_of("admin", "runs", true).await;
