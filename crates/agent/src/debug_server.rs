@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,6 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::AgentError;
 use crate::containers::SharedState;
 use crate::options::DebugServer;
 use crate::tls::{self, TlsError};
@@ -32,21 +32,23 @@ const WITHIN: Duration = Duration::from_secs(10);
 const HEAD_BYTES: usize = 8 * 1024;
 /// The pause after a connection could not be accepted, because descriptors are used up.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
+/// The pause after the address was taken.
+const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// Content type of version 0.0.4 of the text format of Prometheus.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A server that listens, and serves once it is run.
-pub(crate) struct Listening {
-    listener: TcpListener,
+/// A server that has all that it needs but its address.
+pub(crate) struct Server {
+    address: SocketAddr,
     tls: Option<TlsAcceptor>,
 }
 
-impl Listening {
-    /// Listens at the configured address.
-    pub(crate) async fn at(options: &DebugServer) -> Result<Self, AgentError> {
+impl Server {
+    /// Reads the certificate, if there is to be one.
+    pub(crate) fn prepare(options: &DebugServer) -> Result<Self, TlsError> {
         let tls = match &options.identity {
             Some(identity) => {
                 let (chain, key) = tls::read_identity(identity)?;
@@ -61,24 +63,49 @@ impl Listening {
             }
             None => None,
         };
-        let address = options.address;
-        let failed = |source| AgentError::DebugServer { address, source };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let bound = listener.local_addr().map_err(failed)?;
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        tracing::info!("the debug server is at {scheme}://{bound}");
-        Ok(Self { listener, tls })
+        Ok(Self {
+            address: options.address,
+            tls,
+        })
+    }
+
+    /// Listens at the configured address. Tasks use the ports of the host too, and may hold this one while the agent starts
+    /// again: that must not keep the agent from running.
+    async fn listen(&self) -> TcpListener {
+        let mut reported = false;
+        loop {
+            match TcpListener::bind(self.address).await {
+                Ok(listener) => {
+                    let scheme = if self.tls.is_some() { "https" } else { "http" };
+                    // A port of 0 is any that is free.
+                    let bound = listener.local_addr().unwrap_or(self.address);
+                    tracing::info!("the debug server is at {scheme}://{bound}");
+                    return listener;
+                }
+                Err(error) if !reported => {
+                    reported = true;
+                    tracing::warn!(
+                        "the debug server cannot listen at {} (api_enabled, bind_ip, bind_port), the agent runs without it and \
+                         tries again: {error}",
+                        self.address
+                    );
+                }
+                Err(error) => tracing::debug!(%error, "the debug server cannot listen yet"),
+            }
+            tokio::time::sleep(LISTEN_AGAIN).await;
+        }
     }
 
     /// Serves until it is dropped.
     pub(crate) async fn run(self, shared: &Arc<SharedState>) -> std::convert::Infallible {
+        let listener = self.listen().await;
         let mut connections = JoinSet::new();
         loop {
             while connections.len() >= CONNECTIONS {
                 connections.join_next().await;
             }
             while connections.try_join_next().is_some() {}
-            let stream = match self.listener.accept().await {
+            let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     tracing::debug!(%error, "the debug server cannot accept a connection");

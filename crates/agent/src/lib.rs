@@ -26,7 +26,6 @@ mod tls;
 mod tunnel;
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,14 +95,6 @@ pub enum AgentError {
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
-    },
-    /// The debug server cannot listen.
-    #[error("the debug server cannot listen at {address}")]
-    DebugServer {
-        /// The configured address.
-        address: SocketAddr,
-        /// The error of the operating system.
-        source: std::io::Error,
     },
     /// HTTP to the master cannot be set up.
     #[error("cannot set up the HTTP client")]
@@ -178,7 +169,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
     }
     open_user_directories(&options)?;
     let debug_server = match &options.debug_server {
-        Some(server) => Some(debug_server::Listening::at(server).await?),
+        Some(server) => Some(debug_server::Server::prepare(server)?),
         None => None,
     };
     let guard = runtime::guard::of_host(&options, data_dir.path());
@@ -237,7 +228,7 @@ fn http_client(tls: &rustls::ClientConfig) -> Result<reqwest::Client, AgentError
 }
 
 async fn serve_debug(
-    server: Option<debug_server::Listening>,
+    server: Option<debug_server::Server>,
     shared: &Arc<SharedState>,
 ) -> std::convert::Infallible {
     match server {

@@ -529,30 +529,47 @@ pub fn edit_distance(a: &str, b: &str, limit: usize) -> Option<usize> {
     if a.len().abs_diff(b.len()) > limit {
         return None;
     }
-    let mut two_above: Vec<usize> = vec![0; b.len() + 1];
-    let mut above: Vec<usize> = (0..=b.len()).collect();
+    // Only prefixes of lengths that differ by no more than the limit can be that near, so of each row a band is computed;
+    // beside it there is a value that is too large, which the next two rows may look at.
+    let over = limit + 1;
+    let first = |length: usize| if length <= limit { length } else { over };
+    let mut two_above: Vec<usize> = vec![over; b.len() + 1];
+    let mut above: Vec<usize> = (0..=b.len()).map(first).collect();
+    let mut row: Vec<usize> = vec![over; b.len() + 1];
     for (i, x) in a.iter().enumerate() {
-        let mut row = vec![i + 1; b.len() + 1];
-        for (j, y) in b.iter().enumerate() {
+        let (from, to) = (
+            (i + 1).saturating_sub(limit).max(1),
+            (i + 1 + limit).min(b.len()),
+        );
+        row[from - 1] = if from == 1 { first(i + 1) } else { over };
+        let mut least_of_row = row[from - 1];
+        for column in from..=to {
+            let (j, y) = (column - 1, &b[column - 1]);
             let substituted = above[j] + usize::from(x != y);
             let mut least = substituted.min(above[j + 1] + 1).min(row[j] + 1);
             if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
                 least = least.min(two_above[j - 1] + 1);
             }
-            row[j + 1] = least;
+            row[column] = least;
+            least_of_row = least_of_row.min(least);
         }
-        // No later row is below the least of this one and the one above it.
-        if row.iter().chain(&above).all(|distance| *distance > limit) {
+        if let Some(beside) = row.get_mut(to + 1) {
+            *beside = over;
+        }
+        // No later row is below the least of this one and the one above it; of that one the band was no larger.
+        let above_band = &above[from - 1..=to];
+        if least_of_row > limit && above_band.iter().all(|distance| *distance > limit) {
             return None;
         }
-        two_above = above;
-        above = row;
+        (two_above, above, row) = (above, row, two_above);
     }
     above.last().copied().filter(|distance| *distance <= limit)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::origin::Source;
 
@@ -656,5 +673,24 @@ mod tests {
         assert_eq!(edit_distance("mame", "name", 2), Some(1));
         assert_eq!(edit_distance("slots", "slots_per_trial", 2), None);
         assert_eq!(edit_distance("", "ab", 2), Some(2));
+        assert_eq!(edit_distance("ab", "", 2), Some(2));
+        assert_eq!(edit_distance("abcd", "badc", 2), Some(2));
+        // What a user sends costs no more than its length, however alike two texts are.
+        let long = "a".repeat(100_000);
+        assert_eq!(
+            edit_distance(&format!("{long}bcd"), &format!("{long}xyz"), 2),
+            None
+        );
+        assert_eq!(edit_distance(&format!("{long}b"), &long, 2), Some(1));
+    }
+
+    proptest! {
+        /// With a limit above both lengths everything is computed.
+        #[test]
+        fn a_limit_changes_no_distance_below_it(a in "[abc]{0,9}", b in "[abc]{0,9}", limit in 0_usize..5) {
+            let whole = edit_distance(&a, &b, 20);
+            prop_assert_eq!(edit_distance(&a, &b, limit), whole.filter(|distance| *distance <= limit));
+            prop_assert_eq!(edit_distance(&b, &a, 20), whole);
+        }
     }
 }

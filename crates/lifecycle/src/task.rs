@@ -315,8 +315,8 @@ impl TaskState {
     }
 
     /// How many attempts in a row the platform has lost of a task with this policy, now that one has ended like this in
-    /// this state; `before` is the count until then. One that was on its way out anyway, or whose place was ordered to stop, does not count. It stays 0 where
-    /// nothing depends on it.
+    /// this state; `before` is the count until then. One that was on its way out anyway, or whose place was ordered to stop, does not count. It stays 0 for
+    /// policies that bound nothing by it; tasks of trials count otherwise ([`crate::pause::EndedAttempt::in_a_row`]).
     pub fn losses(self, before: u32, exit: &AllocationExit, policy: RestartPolicy) -> u32 {
         match (policy, self, exit) {
             (RestartPolicy::ByTrial | RestartPolicy::Never, _, _)

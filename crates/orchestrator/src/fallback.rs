@@ -74,6 +74,10 @@ impl Core {
                 resource_pool,
                 fallback,
             } = seeker;
+            // It starts nowhere yet; its own pool has the time at which that changes.
+            if request.not_before.is_some_and(|at| at > now) {
+                continue;
+            }
             let (open, next) = fallback.open(request.requested_at.0, now.0);
             if let Some(next) = next {
                 sent.next = Some(sent.next.map_or(next, |soonest| soonest.min(next)));

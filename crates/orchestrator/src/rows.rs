@@ -124,7 +124,8 @@ pub struct Task {
     pub log_retention_days: Option<i64>,
     /// Number of allocations that were requested so far; the newest has this number.
     pub attempts: u32,
-    /// Attempts in a row that the platform lost, as [`TaskState::losses`] counts them.
+    /// Attempts in a row that the platform lost, as [`TaskState::losses`] counts them; of a trial's task those that its places
+    /// kept from going on, as [`EndedAttempt::in_a_row`](det_lifecycle::pause::EndedAttempt::in_a_row) does.
     pub losses: u32,
     /// When it ended for good; `None` = it may run again.
     pub ended_at: Option<Micros>,

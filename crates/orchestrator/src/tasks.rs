@@ -162,6 +162,9 @@ pub(crate) fn after_loss<R: Rows>(
     exit: &AllocationExit,
 ) -> Option<(LogLevel, String)> {
     let task = scene.rows.task(id)?;
+    if task.policy() == RestartPolicy::ByTrial {
+        return None;
+    }
     let losses = task.state.losses(task.losses, exit, task.policy());
     if losses == task.losses {
         let goes_on = task.policy() == RestartPolicy::WhenReleased
@@ -213,7 +216,12 @@ impl NewestAttempt {
         };
         let pause = self.ended(exit).pause(losses);
         let began = self.row.placed_at.or(self.row.ended_at)?;
-        let until = Micros(began.0.saturating_add(pause));
+        // A clock that was set back makes no pause longer.
+        let until = began
+            .0
+            .saturating_add(pause)
+            .min(now.0.saturating_add(pause));
+        let until = Micros(until);
         (pause > 0 && until > now).then_some(until)
     }
 }

@@ -220,10 +220,7 @@ impl Space {
             .min_by(|a, b| self.score(*b).by_value(self.score(*a)));
         match one {
             Some(place) => Some(vec![(place, shape.units)]),
-            None if shape.spans() => self.fit_gang(shape, spread, near).filter(|parts| {
-                let taken = parts.iter().filter(|(place, _)| near.contains(place));
-                taken.count() == near.len()
-            }),
+            None if shape.spans() => self.fit_gang_near(shape, spread, near),
             None => None,
         }
     }
@@ -266,6 +263,27 @@ impl Space {
         match partial.places() {
             Some(most) => partial.fit(spread, first, most),
             None => self.fit_whole(shape, spread, first),
+        }
+    }
+
+    /// As [`Space::fit_gang`], where `near` was freed for the shape. Whole places are all of these or none; of parts others
+    /// may have more.
+    fn fit_gang_near(
+        &self,
+        shape: &Shape,
+        spread: u64,
+        near: &BTreeSet<PlaceRank>,
+    ) -> Option<Parts> {
+        let partial = PartialFit { space: self, shape };
+        match partial.places() {
+            Some(most) => {
+                let anywhere = || partial.fit(spread, &BTreeSet::new(), most);
+                partial.fit(spread, near, most).or_else(anywhere)
+            }
+            None => self.fit_whole(shape, spread, near).filter(|parts| {
+                let taken = parts.iter().filter(|(place, _)| near.contains(place));
+                taken.count() == near.len()
+            }),
         }
     }
 

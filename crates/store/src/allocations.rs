@@ -46,7 +46,8 @@ pub struct TaskRow {
     pub demand: Option<Demand>,
     /// Allocations so far.
     pub attempts: i64,
-    /// Allocations in a row that were lost without a fault of the task, where it is started again for that.
+    /// Allocations in a row that were lost, or could not be started, for a reason of their places, where the task is started
+    /// again for that.
     pub losses: i64,
     /// Lines in its log; the id of the newest one.
     pub log_lines: i64,

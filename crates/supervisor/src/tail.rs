@@ -17,6 +17,9 @@ const KEPT: usize = ExitCause::MOST_LINES;
 const MOST_RANKS: usize = 64;
 /// The line with which Python begins to show an error that nothing has caught.
 const TRACEBACK: &str = "Traceback (most recent call last):";
+/// How long before the end of its container a rank may have shown the error that ended it, microseconds: launchers first end
+/// the other ranks. What has shown one before, and nothing since, may still have gone on.
+const ENDS_WITHIN: i64 = 60 * 1_000_000;
 /// The end of a task's output. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tail(Arc<Mutex<Lines>>);
@@ -131,7 +134,9 @@ impl Lines {
         ExitCause {
             at: first.map_or(now, |(_, traceback)| traceback.at),
             rank: first.map(|(rank, _)| *rank),
-            exit_code: first.and_then(|(_, traceback)| traceback.exit_code()),
+            exit_code: first
+                .filter(|(_, traceback)| now.saturating_sub(traceback.at) <= ENDS_WITHIN)
+                .and_then(|(_, traceback)| traceback.exit_code()),
             last_lines: own.unwrap_or(&self.all).iter().cloned().collect(),
         }
     }
@@ -211,6 +216,15 @@ mod tests {
             records.extend(rest);
             assert_eq!(cause(&records, None).exit_code, exit_code, "{after:?}");
         }
+        // The rank goes on without a word: another one failed.
+        let tail = Tail::default();
+        tail.see(&[
+            line(1, Some(3), TRACEBACK),
+            line(2, Some(3), "ValueError: boom"),
+        ]);
+        let exit = ContainerExit::Exited { code: 241 };
+        let later = tail.cause(&exit, Path::new("/nonexistent"), 2 + ENDS_WITHIN);
+        assert_eq!(later.unwrap().exit_code, None);
     }
 
     #[test]

@@ -8,16 +8,23 @@ use crate::values::{items, text};
 /// A sentence about a failure, and below it the last lines of the code that failed, where there are any which the sentence
 /// does not have yet.
 pub(crate) fn with_last_lines(sentence: &str, last_lines: &Value) -> String {
-    let lines: Vec<&str> = items(last_lines).filter_map(Value::as_str).collect();
+    // Both have words of the code, which must not steer the terminal.
+    let plain = |text: &str| -> String {
+        text.chars()
+            .filter(|c| matches!(c, '\t' | '\n') || !c.is_control())
+            .collect()
+    };
+    let sentence = plain(sentence);
+    let lines = items(last_lines).filter_map(Value::as_str).map(plain);
+    let lines: Vec<String> = lines.collect();
     // The failure of a gang has them in its sentence.
     if lines.is_empty() || sentence.contains(&lines.join(" | ")) {
-        return sentence.to_owned();
+        return sentence;
     }
     let mut shown = format!("{sentence}; the last lines of its code:");
     for line in lines {
         shown.push_str("\n    ");
-        // They are of the code, and must not steer the terminal.
-        shown.extend(line.chars().filter(|c| *c == '\t' || !c.is_control()));
+        shown.push_str(&line);
     }
     shown
 }
@@ -72,7 +79,8 @@ mod tests {
         assert_eq!(
             sentence(&trial),
             Some(format!(
-                "trial 7 was last started again because it failed: {reason}"
+                "trial 7 was last started again because it failed: {}",
+                reason.replace('\u{1b}', "")
             ))
         );
         assert_eq!(sentence(&json!({"id": 7, "lastFailure": null})), None);

@@ -160,6 +160,10 @@ fn pause(world: &World) -> Option<i64> {
 
 fn is_lost(world: &mut World) {
     world.runs_on(1, &["a"]);
+    is_lost_now(world);
+}
+
+fn is_lost_now(world: &mut World) {
     world.happens(Event::PlaceLost {
         place: "a".into(),
         reason: "away".to_owned(),
@@ -184,6 +188,12 @@ fn attempts_that_are_lost_one_after_another_have_a_pause_between_them() {
     assert_eq!(pause(&world), None);
     is_lost(&mut world);
     assert_eq!(pause(&world), None);
+    // A clock that is set back while an attempt runs makes its pause no longer.
+    world.runs_on(1, &["a"]);
+    world.now -= 3_600_000_000;
+    is_lost_now(&mut world);
+    assert_eq!(pause(&world), Some(5_000_000));
+    world.now += 3_600_000_000;
     // The time that an attempt ran is part of the pause.
     world.runs_on(1, &["a"]);
     world.now += 3_000_000;
@@ -191,7 +201,7 @@ fn attempts_that_are_lost_one_after_another_have_a_pause_between_them() {
         place: "a".into(),
         reason: "away".to_owned(),
     });
-    assert_eq!(pause(&world), Some(2_000_000));
+    assert_eq!(pause(&world), Some(12_000_000));
 }
 
 #[test]

@@ -370,8 +370,9 @@ fn free_sentence(
         count(needed, "slot")
     )?;
     if !single_place && total >= needed {
-        f.write_str(" (a task larger than one place takes whole, entirely unused places, or, where no whole ones ever add up to it, \
-             parts of as few as can hold it)")?;
+        f.write_str(
+            " (a task larger than one place takes whole, entirely unused places, unless its pool allows parts of them)",
+        )?;
     }
     for (i, holder) in holders.named.iter().enumerate() {
         let lead = if i == 0 { "; held by " } else { ", " };

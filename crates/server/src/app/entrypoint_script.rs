@@ -13,7 +13,9 @@ const WORKDIR: &str = "/run/determined/workdir";
 /// The script that runs before the entrypoint, and may bring files.
 const HOOK: &str = "startup-hook.sh";
 /// Files that are compared with the name of a script that is missing.
-const MOST_COMPARED: usize = 10_000;
+const MOST_COMPARED: usize = 1_000;
+/// Bytes of a path that is compared or shown: file systems know no longer name.
+const LONGEST: usize = 255;
 /// What shells do more with than to split words.
 const OF_SHELLS: &[char] = &[
     ';', '&', '|', '<', '>', '$', '`', '\n', '(', ')', '*', '?', '[', ']', '{', '}', '"', '\'',
@@ -33,13 +35,17 @@ pub(crate) fn warning(config: &ExperimentConfig, files: &[ContextFile]) -> Optio
     if may_come_from_elsewhere || names.clone().any(|name| name == script || name == HOOK) {
         return None;
     }
+    if script.len() > LONGEST {
+        return None;
+    }
     let shown = script.escape_debug();
     if files.is_empty() {
         return Some(format!(
             "entrypoint: \"{shown}\" is not there: no files were sent with the experiment"
         ));
     }
-    let nearest = nearest(&script, names.take(MOST_COMPARED));
+    let comparable = names.filter(|name| name.len() <= LONGEST);
+    let nearest = nearest(&script, comparable.take(MOST_COMPARED));
     let nearest = nearest.map_or_else(String::new, |name| {
         format!("; did you mean \"{}\"?", name.escape_debug())
     });

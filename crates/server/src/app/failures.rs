@@ -87,7 +87,7 @@ pub(crate) async fn of_task(
     let Some(reason) = last.exit_reason.clone() else {
         return Ok(None);
     };
-    let lines = last_lines(&allocations::containers(conn, &last.id).await?);
+    let lines = last_lines(task, &allocations::containers(conn, &last.id).await?);
     Ok(Some(Failure::of_attempt(last, reason, lines)))
 }
 
@@ -105,15 +105,18 @@ async fn last_failed(conn: &mut Conn<'_>, task: &TaskRow) -> Result<Option<Failu
             }
         );
         if let (true, Some(reason)) = (failed, row.exit_reason.clone()) {
-            let lines = last_lines(&allocations::containers(conn, &row.id).await?);
+            let lines = last_lines(task, &allocations::containers(conn, &row.id).await?);
             return Ok(Some(Failure::of_attempt(row, reason, lines)));
         }
     }
     Ok(None)
 }
 
-/// The last lines of the container that failed first.
-fn last_lines(containers: &[ContainerRow]) -> Vec<String> {
+/// The last lines of the container that failed first; none of a log that was deleted.
+fn last_lines(task: &TaskRow, containers: &[ContainerRow]) -> Vec<String> {
+    if task.logs_deleted_at.is_some() {
+        return Vec::new();
+    }
     let causes = containers.iter().filter_map(|row| match &row.observed {
         Some(ObservedState::Terminated { cause, .. }) if !row.daemon => cause.as_ref(),
         _ => None,

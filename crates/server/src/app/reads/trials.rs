@@ -67,7 +67,7 @@ pub struct TrialParts {
     pub best_checkpoint: Option<CheckpointRow>,
     /// Failures that its experiment forgives: restarts beyond are not shown.
     pub max_restarts: i64,
-    /// Why it has failed, or was last started again after a failure; looked up where one trial is read.
+    /// Why it has failed, or was last started again after a failure; looked up where one trial is shown.
     pub failure: Option<Failure>,
 }
 
@@ -81,7 +81,10 @@ pub(crate) async fn whole(
     id: TrialId,
 ) -> AppResult<TrialWithParts> {
     sources.journal.flush().await?;
-    compacted(&sources.store, actor, id).await
+    let store = &sources.store;
+    let (row, mut parts) = compacted(store, actor, id).await?;
+    parts.failure = failures::of_trial(&mut store.read().await?.conn(), &row).await?;
+    Ok((row, parts))
 }
 
 /// One trial with its parts, by the names that its code gave to it and its experiment.
@@ -114,11 +117,7 @@ pub(crate) async fn compacted(
     let row = find(store, actor, id).await?;
     let experiment = reads::experiments::find(store, actor, row.experiment_id).await?;
     let mut whole = with_parts(store, &experiment, vec![row]).await?;
-    let (row, mut parts) = whole
-        .pop()
-        .ok_or_else(|| AppError::not_found("trial", id))?;
-    parts.failure = failures::of_trial(&mut store.read().await?.conn(), &row).await?;
-    Ok((row, parts))
+    whole.pop().ok_or_else(|| AppError::not_found("trial", id))
 }
 
 /// One page of an experiment's trials, each with its parts.
