@@ -195,14 +195,14 @@ impl Space {
             return Some(vec![(place, shape.units)]);
         }
         if shape.spans() {
-            self.fit_gang(shape, spread, &BTreeSet::new())
+            self.fit_gang(shape, spread)
         } else {
             None
         }
     }
 
-    /// Where `shape` fits on the places in `near`, where work stops for it: on one of them, or on several places that
-    /// include all of them.
+    /// Where `shape` fits on the places in `near`, where work stops for it: on one of them, or on several places; if
+    /// those are whole ones, they include all of these.
     pub(crate) fn fit_near(
         &self,
         shape: &Shape,
@@ -220,8 +220,22 @@ impl Space {
             .min_by(|a, b| self.score(*b).by_value(self.score(*a)));
         match one {
             Some(place) => Some(vec![(place, shape.units)]),
-            None if shape.spans() => self.fit_gang_near(shape, spread, near),
-            None => None,
+            None if !shape.spans() => None,
+            None => {
+                let partial = PartialFit { space: self, shape };
+                match partial.places() {
+                    // Of parts other places may have more than those that were freed.
+                    Some(most) => {
+                        let anywhere = || partial.fit(spread, &BTreeSet::new(), most);
+                        partial.fit(spread, near, most).or_else(anywhere)
+                    }
+                    // Whole places are all of these or none.
+                    None => self.fit_whole(shape, spread, near).filter(|parts| {
+                        let taken = parts.iter().filter(|(place, _)| near.contains(place));
+                        taken.count() == near.len()
+                    }),
+                }
+            }
         }
     }
 
@@ -258,32 +272,11 @@ impl Space {
     }
 
     /// Several places that hold `shape` together: whole ones, or parts. Preferably those in `first`.
-    fn fit_gang(&self, shape: &Shape, spread: u64, first: &BTreeSet<PlaceRank>) -> Option<Parts> {
-        let partial = PartialFit { space: self, shape };
+    fn fit_gang(&self, shape: &Shape, spread: u64) -> Option<Parts> {
+        let (partial, anywhere) = (PartialFit { space: self, shape }, BTreeSet::new());
         match partial.places() {
-            Some(most) => partial.fit(spread, first, most),
-            None => self.fit_whole(shape, spread, first),
-        }
-    }
-
-    /// As [`Space::fit_gang`], where `near` was freed for the shape. Whole places are all of these or none; of parts others
-    /// may have more.
-    fn fit_gang_near(
-        &self,
-        shape: &Shape,
-        spread: u64,
-        near: &BTreeSet<PlaceRank>,
-    ) -> Option<Parts> {
-        let partial = PartialFit { space: self, shape };
-        match partial.places() {
-            Some(most) => {
-                let anywhere = || partial.fit(spread, &BTreeSet::new(), most);
-                partial.fit(spread, near, most).or_else(anywhere)
-            }
-            None => self.fit_whole(shape, spread, near).filter(|parts| {
-                let taken = parts.iter().filter(|(place, _)| near.contains(place));
-                taken.count() == near.len()
-            }),
+            Some(most) => partial.fit(spread, &anywhere, most),
+            None => self.fit_whole(shape, spread, &anywhere),
         }
     }
 

@@ -143,6 +143,28 @@ fn only_as_much_as_parts_need_is_preempted() {
 }
 
 #[test]
+fn parts_elsewhere_are_kept_while_what_they_wait_for_ends() {
+    let mut world = pool()
+        .uneven()
+        .preemption()
+        .places(&[4, 4, 4])
+        .running("important", 2, &prio(1).on("a1"))
+        .running("other", 1, &prio(1).on("a2"))
+        .running("gang", 6, &prio(60))
+        .queued("urgent", 7, &prio(10))
+        .queued("small", 1, &prio(50));
+    // The gang leaves four and two slots, of which the urgent request needs four, with the three of the third place.
+    for _ in 0..2 {
+        let plan = world.step();
+        assert!(plan.placements.is_empty(), "{:?}", plan.placements);
+    }
+    world.ends("gang");
+    let mut sizes = parts_of(&world, "urgent");
+    sizes.sort_unstable();
+    assert_eq!(sizes, [3, 4]);
+}
+
+#[test]
 fn two_gangs_of_parts_both_run_in_the_end() {
     let world = pool()
         .uneven()
