@@ -83,7 +83,14 @@ pub(crate) async fn whole(
     sources.journal.flush().await?;
     let store = &sources.store;
     let (row, mut parts) = compacted(store, actor, id).await?;
-    parts.failure = failures::of_trial(&mut store.read().await?.conn(), &row).await?;
+    parts.failure = match failures::of_trial(&mut store.read().await?.conn(), &row).await {
+        // Clients that know of no such reason read the trial nevertheless.
+        Err(error @ StoreError::Corrupt { .. }) => {
+            tracing::error!(trial = id.0, "why the trial failed cannot be read: {error}");
+            None
+        }
+        found => found?,
+    };
     Ok((row, parts))
 }
 
