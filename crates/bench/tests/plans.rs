@@ -20,8 +20,9 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _};
 /// Tables with a row for each user, agent or setting, and what is not a table: these may be read whole.
 const SMALL: [&str; 7] = ["users", "u", "settings", "agents", "n", "w", "CONSTANT"];
 /// Indexes of few rows of a big table: reading all of one is what they are for.
-const PARTIAL: [&str; 6] = [
+const PARTIAL: [&str; 7] = [
     "checkpoints_in_removal",
+    "events_of_lost_places",
     "experiments_uncollected",
     "experiments_unmanaged",
     "trials_live",
