@@ -276,7 +276,7 @@ impl ApiDouble {
                 if is_so(&objects) {
                     return;
                 }
-                // The sender is in `self`: it is there.
+                // The sender is a field of `self`, so it lives.
                 let _ = activity.changed().await;
             }
         };
@@ -341,7 +341,7 @@ impl Objects<'_> {
     /// Waits for the next change of an object, or the next request.
     pub async fn next_activity(&self) {
         let mut activity = self.shared.activity.subscribe();
-        // The sender is in `self`: it is there.
+        // The sender is a field of `self`, so it lives.
         let _ = activity.changed().await;
     }
 

@@ -23,7 +23,7 @@ impl Faults {
         });
     }
 
-    /// Forgets the failures that are still to come.
+    /// Removes the failures that are planned and have not happened yet.
     pub fn fail_no_more(&self) {
         self.shared.control().planned.clear();
     }

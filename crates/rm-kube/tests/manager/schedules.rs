@@ -1,5 +1,5 @@
 //! Random orders of everything that can happen to a manager: tasks that start and are killed, nodes that go, pods that are
-//! evicted and deleted by hand, an API that fails, is away, forgets, or shows things late and twice, and masters that are
+//! evicted and deleted by hand, an API that fails, is away, drops watches, or shows things late and twice, and masters that are
 //! restarted. When all of that has ended, what rows want is so, nothing was started twice, and nothing is left over.
 //!
 //! The seeds are played side by side, each over an API of its own. What is done, and in which order, is the seed's; how far

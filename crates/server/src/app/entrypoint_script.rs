@@ -14,7 +14,7 @@ const WORKDIR: &str = "/run/determined/workdir";
 const HOOK: &str = "startup-hook.sh";
 /// Files that are compared with the name of a script that is missing.
 const MOST_COMPARED: usize = 1_000;
-/// Bytes of a path that is compared or shown: file systems know no longer name.
+/// The most bytes of a path that is compared or shown; file systems allow names of no more.
 const LONGEST: usize = 255;
 /// What shells do more with than to split words.
 const OF_SHELLS: &[char] = &[
@@ -41,7 +41,7 @@ pub(crate) fn warning(config: &ExperimentConfig, files: &[ContextFile]) -> Optio
     let shown = script.escape_debug();
     if files.is_empty() {
         return Some(format!(
-            "entrypoint: \"{shown}\" is not there: no files were sent with the experiment"
+            "entrypoint: \"{shown}\" is missing: no files were sent with the experiment"
         ));
     }
     let comparable = names.filter(|name| name.len() <= LONGEST);
