@@ -72,40 +72,29 @@ async fn what_a_place_gives_is_divided_by_the_limit_of_a_container() {
 
 #[tokio::test]
 async fn a_size_that_no_equal_places_make_is_started_on_unequal_ones() {
-    let cluster = cluster().await;
-    let client = cluster.determined().await;
-    let mut node = FakePlace::join(&cluster, "node", 4, "default", Vec::new()).await;
-    let mut other = FakePlace::join(&cluster, "other", 3, "default", Vec::new()).await;
-    let message = refused(&client, json!({"slots_per_trial": 8})).await;
-    assert!(message.contains("nearest sizes that fit: 7"), "{message}");
-    pools::submit(&client, "seven", json!({"slots_per_trial": 7})).await;
-    let mut sizes = Vec::new();
-    for place in [&mut node, &mut other] {
-        let start = next_start(place).await;
-        assert_eq!(start.origin.members, 2);
-        sizes.push(start.spec.slots.count());
+    // Of two places of other sizes, and of the parts of two equal ones.
+    for (units, too_many) in [
+        ([4, 3], (8, "nearest sizes that fit: 7")),
+        ([4, 4], (9, "8")),
+    ] {
+        let cluster = cluster().await;
+        let client = cluster.determined().await;
+        let mut node = FakePlace::join(&cluster, "node", units[0], "default", Vec::new()).await;
+        let mut other = FakePlace::join(&cluster, "other", units[1], "default", Vec::new()).await;
+        let (slots, named) = too_many;
+        let message = refused(&client, json!({"slots_per_trial": slots})).await;
+        assert!(message.contains(named), "{message}");
+        pools::submit(&client, "seven", json!({"slots_per_trial": 7})).await;
+        let mut sizes = Vec::new();
+        for place in [&mut node, &mut other] {
+            let start = next_start(place).await;
+            assert_eq!(start.origin.members, 2);
+            sizes.push(start.spec.slots.count());
+        }
+        sizes.sort_unstable();
+        assert_eq!(sizes, [3, 4]);
+        cluster.stop().await;
     }
-    sizes.sort_unstable();
-    assert_eq!(sizes, [3, 4]);
-    cluster.stop().await;
-}
-
-#[tokio::test]
-async fn a_size_that_no_equal_parts_make_is_started_in_unequal_ones() {
-    let cluster = cluster().await;
-    let client = cluster.determined().await;
-    let mut node = FakePlace::join(&cluster, "node", 4, "default", Vec::new()).await;
-    let mut other = FakePlace::join(&cluster, "other", 4, "default", Vec::new()).await;
-    pools::submit(&client, "seven", json!({"slots_per_trial": 7})).await;
-    let mut sizes = Vec::new();
-    for place in [&mut node, &mut other] {
-        let start = next_start(place).await;
-        assert_eq!(start.origin.members, 2);
-        sizes.push(start.spec.slots.count());
-    }
-    sizes.sort_unstable();
-    assert_eq!(sizes, [3, 4]);
-    cluster.stop().await;
 }
 
 #[tokio::test]
