@@ -105,6 +105,7 @@ def play(row: Row, store: str, runtime: str, asked: argparse.Namespace, seed: in
     if counts.runs == 0 and not counts.violations:
         words.append("nothing was done")
     words[-1] += f"; took {time.monotonic() - began:.0f} s"
+    words += [f"first: {violation}" for violation in counts.violations[:1]]
     return f"{'ok' if outcome == 'passed' else 'FAILED'} {label}: {', '.join(words)}", outcome
 
 

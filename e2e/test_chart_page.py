@@ -5,7 +5,9 @@ Each block of commands is run by some test, or has a reason here why it is not.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import pathlib
 import re
 import shutil
@@ -47,6 +49,7 @@ RUN = {
         ("Uninstalling", 2),
         ("Pools and namespaces", 0),
         ("Private registries", 0),
+        ("Private registries", 1),
         ("Agents on nodes", 0),
         ("What tasks may do in the cluster", 0),
     ],
@@ -131,6 +134,11 @@ def test_a_release_by_the_page(cluster: Kubernetes, charts: Helm, run: Callable[
     run("Private registries", USER="u", PASSWORD="p")
     (pull,) = cluster.items("secrets", "--namespace", NAMESPACE, "--field-selector", "metadata.name=pull")
     assert pull["type"] == "kubernetes.io/dockerconfigjson"
+    cluster.run("delete", "secret", "pull", "--namespace", NAMESPACE)
+    run("Private registries", 1, KEY="k")
+    (pull,) = cluster.items("secrets", "--namespace", NAMESPACE, "--field-selector", "metadata.name=pull")
+    (login,) = json.loads(base64.b64decode(pull["data"][".dockerconfigjson"]))["auths"].values()
+    assert login["username"] == "$oauthtoken"
     node = sorted(cluster.nodes())[-1]
     with marked(cluster, node):
         run("Pools and namespaces", NODE=node)

@@ -15,6 +15,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -321,7 +322,7 @@ fn reap(identity: &ProcessIdentity) {
 }
 
 /// Puts the supervisor's executable at `to`: as a hard link if the file system allows it, else as a link to a copy that
-/// is created once.
+/// is created once. Containers that start at the same time wait for that copy: a small disk has no room for several.
 pub(crate) fn place_supervisor(supervisor: &Path, bin: &Path, to: &Path) -> io::Result<()> {
     match std::fs::remove_file(to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -332,6 +333,7 @@ pub(crate) fn place_supervisor(supervisor: &Path, bin: &Path, to: &Path) -> io::
     if std::fs::hard_link(&supervisor, to).is_ok() {
         return Ok(());
     }
+    let _copying = COPYING.lock().unwrap_or_else(PoisonError::into_inner);
     let copy = copied(&supervisor, bin)?;
     if std::fs::hard_link(&copy, to).is_ok() {
         return Ok(());
@@ -339,11 +341,14 @@ pub(crate) fn place_supervisor(supervisor: &Path, bin: &Path, to: &Path) -> io::
     std::fs::copy(&copy, to).map(|_| ())
 }
 
+/// Held while copies of the supervisor are created, removed or linked to.
+static COPYING: Mutex<()> = Mutex::new(());
+
 /// A copy of the supervisor in the data directory, named after the version of the file it is a copy of.
 fn copied(supervisor: &Path, bin: &Path) -> io::Result<PathBuf> {
     let metadata = std::fs::metadata(supervisor)?;
     let copy = bin.join(format!(
-        "det-supervisor-{}-{}-{}",
+        "{COPY_PREFIX}{}-{}-{}",
         metadata.len(),
         metadata.mtime(),
         metadata.mtime_nsec()
@@ -351,11 +356,31 @@ fn copied(supervisor: &Path, bin: &Path) -> io::Result<PathBuf> {
     if copy.exists() {
         return Ok(copy);
     }
-    let unfinished = bin.join(format!("det-supervisor.{}", uuid::Uuid::new_v4()));
-    std::fs::copy(supervisor, &unfinished)?;
-    std::fs::set_permissions(&unfinished, std::fs::Permissions::from_mode(0o755))?;
-    std::fs::rename(&unfinished, &copy)?;
+    remove_copies(bin)?;
+    let unfinished = bin.join(format!("{COPY_PREFIX}unfinished"));
+    std::fs::copy(supervisor, &unfinished)
+        .and_then(|_| std::fs::set_permissions(&unfinished, std::fs::Permissions::from_mode(0o755)))
+        .and_then(|()| std::fs::rename(&unfinished, &copy))
+        // A part of it takes room from running tasks.
+        .inspect_err(|_| drop(std::fs::remove_file(&unfinished)))?;
     Ok(copy)
+}
+
+const COPY_PREFIX: &str = "det-supervisor-";
+
+/// Removes copies of other versions, and unfinished ones. Containers that run keep theirs by their own links.
+fn remove_copies(bin: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(bin)? {
+        let entry = entry?;
+        if entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(COPY_PREFIX))
+        {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -436,6 +461,40 @@ mod tests {
         ProcessRuntime::new().kill_all(None, &id);
         assert!(!reaper.join().unwrap().unwrap().success());
         assert!(procfs::members(None, &id).is_empty());
+    }
+
+    #[test]
+    fn containers_that_start_at_once_share_one_copy_of_the_supervisor_and_old_ones_go() {
+        let root = tempfile::tempdir().unwrap();
+        // Another file system: no hard link leads there.
+        let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") else {
+            return println!("SKIPPED: /dev/shm cannot be written to");
+        };
+        let supervisor = root.path().join("det-supervisor");
+        std::fs::write(&supervisor, "of now").unwrap();
+        let bin = elsewhere.path();
+        std::fs::write(bin.join("det-supervisor-1-2-3"), "of an older version").unwrap();
+        std::fs::write(bin.join("det-supervisor-unfinished"), "of n").unwrap();
+        let placed: Vec<_> = (0..8).map(|n| bin.join(format!("placed-{n}"))).collect();
+        std::thread::scope(|threads| {
+            for to in &placed {
+                threads.spawn(|| place_supervisor(&supervisor, bin, to).unwrap());
+            }
+        });
+        let inodes: std::collections::BTreeSet<_> = placed
+            .iter()
+            .map(|to| std::fs::metadata(to).unwrap().ino())
+            .collect();
+        assert_eq!(inodes.len(), 1);
+        assert_eq!(std::fs::read_to_string(&placed[0]).unwrap(), "of now");
+        let copies = std::fs::read_dir(bin)
+            .unwrap()
+            .filter(|entry| {
+                let name = entry.as_ref().unwrap().file_name();
+                name.to_string_lossy().starts_with(COPY_PREFIX)
+            })
+            .count();
+        assert_eq!(copies, 1);
     }
 
     #[test]
