@@ -176,15 +176,15 @@ pub(crate) fn short_reason(reason: &Value) -> String {
     };
     match kind {
         WaitKind::NoPlaces => "the pool has no places".to_owned(),
-        WaitKind::AllPlacesExcluded => "all agents are excluded".to_owned(),
-        WaitKind::PlacesDoNotFit => "agents lack what it demands".to_owned(),
-        WaitKind::NoPlaceLargeEnough => format!("no agent has {}", slots("needed")),
+        WaitKind::AllPlacesExcluded => "all places are excluded".to_owned(),
+        WaitKind::PlacesDoNotFit => "places lack what it demands".to_owned(),
+        WaitKind::NoPlaceLargeEnough => format!("no place has {}", slots("needed")),
         WaitKind::ContainerTooLarge => format!("a container has at most {}", number("most")),
         WaitKind::PoolTooSmall => {
             format!("the pool has {} of {}", number("capacity"), slots("needed"))
         }
-        WaitKind::GangDoesNotDivide => format!("agents do not add up to {}", slots("needed")),
-        WaitKind::PlacesUnavailable => "agents are out of service".to_owned(),
+        WaitKind::GangDoesNotDivide => format!("places do not add up to {}", slots("needed")),
+        WaitKind::PlacesUnavailable => "places are out of service".to_owned(),
         WaitKind::WaitingForInstances => "waits for new instances".to_owned(),
         WaitKind::OverJobCap => format!("at its max_slots of {}", number("max_slots")),
         WaitKind::OverWorkspaceLimit => {
@@ -277,7 +277,7 @@ mod tests {
         );
         assert_eq!(
             shown("no_agent_large_enough", json!({"needed": 1})),
-            "no agent has 1 slot"
+            "no place has 1 slot"
         );
         assert_eq!(
             shown("news", json!({})),

@@ -376,7 +376,11 @@ pub(crate) fn overdue<R: Rows>(scene: &mut Scene<'_, R>, id: &AllocationId) -> R
             AllocationEvent::PreemptTimedOut,
             "it did not exit in time after it was asked to",
         ),
-        _ => (
+        AllocationState::Pending
+        | AllocationState::Starting(_)
+        | AllocationState::Ready
+        | AllocationState::Killing { .. }
+        | AllocationState::Terminated { .. } => (
             AllocationEvent::Kill,
             "it did not exit in time after it reported an early exit",
         ),

@@ -150,7 +150,11 @@ pub(crate) fn catch_up<R: Rows>(scene: &mut Scene<'_, R>, id: ExperimentId) {
         ExperimentState::Stopping(_) | ExperimentState::StoppingToDelete(_) => {
             (TrialEvent::Cancel, "its experiment is being stopped")
         }
-        _ => return,
+        ExperimentState::Completed
+        | ExperimentState::Canceled
+        | ExperimentState::Errored
+        | ExperimentState::Deleting
+        | ExperimentState::DeleteFailed => return,
     };
     let owes = |search: &mut SearchState| search.search.owes_trials();
     let owes = scene.rows.search(id).is_some_and(owes);

@@ -71,7 +71,11 @@ pub fn counts_idle(kind: TaskKind, state: &AllocationState) -> bool {
     match state {
         AllocationState::Ready => true,
         AllocationState::Starting(_) => kind == TaskKind::Tensorboard,
-        _ => false,
+        AllocationState::Pending
+        | AllocationState::Preempting
+        | AllocationState::Saving
+        | AllocationState::Killing { .. }
+        | AllocationState::Terminated { .. } => false,
     }
 }
 

@@ -258,7 +258,14 @@ fn create<R: Rows>(
         task_id: TaskId(format!("{id}.{request_id}")),
         state: match state {
             ExperimentState::Active => TrialState::Active,
-            _ => TrialState::Paused,
+            ExperimentState::Paused
+            | ExperimentState::Stopping(_)
+            | ExperimentState::Completed
+            | ExperimentState::Canceled
+            | ExperimentState::Errored
+            | ExperimentState::StoppingToDelete(_)
+            | ExperimentState::Deleting
+            | ExperimentState::DeleteFailed => TrialState::Paused,
         },
         unmanaged: None,
         hparams: json(hparams),

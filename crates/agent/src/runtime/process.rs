@@ -322,7 +322,7 @@ fn reap(identity: &ProcessIdentity) {
 }
 
 /// Puts the supervisor's executable at `to`: as a hard link if the file system allows it, else as a link to a copy that
-/// is created once. Containers that start at the same time wait for that copy: a small disk has no room for several.
+/// is created once. Containers that start at the same time wait for that copy: a small disk cannot hold several.
 pub(crate) fn place_supervisor(supervisor: &Path, bin: &Path, to: &Path) -> io::Result<()> {
     match std::fs::remove_file(to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -361,7 +361,7 @@ fn copied(supervisor: &Path, bin: &Path) -> io::Result<PathBuf> {
     std::fs::copy(supervisor, &unfinished)
         .and_then(|_| std::fs::set_permissions(&unfinished, std::fs::Permissions::from_mode(0o755)))
         .and_then(|()| std::fs::rename(&unfinished, &copy))
-        // A part of it takes room from running tasks.
+        // A part of it would take disk space from running tasks.
         .inspect_err(|_| drop(std::fs::remove_file(&unfinished)))?;
     Ok(copy)
 }

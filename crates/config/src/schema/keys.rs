@@ -55,7 +55,11 @@ pub enum Status {
 
 /// The variable that sets a key: `db.ssl_mode` is `DET_DB_SSL_MODE`.
 pub(crate) fn env_name(path: &str) -> String {
-    format!("DET_{}", path.replace(['.', '-'], "_").to_ascii_uppercase())
+    let letter = |letter| match letter {
+        '.' | '-' => '_',
+        letter => letter.to_ascii_uppercase(),
+    };
+    "DET_".chars().chain(path.chars().map(letter)).collect()
 }
 
 /// The flag that sets a key: `db.ssl_mode` is `--db-ssl-mode`.

@@ -9,18 +9,17 @@ use det_api_types::agents::{
 };
 use det_ids::{AgentId, PlaceId};
 use det_scheduler::Service;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::app::{Master, reads};
+use crate::app::reads;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_agents))
         .routes(routes!(get_agent))
         .routes(routes!(enable_agent))

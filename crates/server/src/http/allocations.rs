@@ -20,19 +20,18 @@ use det_lifecycle::allocation::AllocationEvent;
 use det_store::allocations::AllocationRow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::allocations::Contribution;
-use crate::app::{Master, reads};
+use crate::app::reads;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, RawBody, WireBody, WireQuery};
 use crate::http::respond::{self, Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_allocation))
         .routes(routes!(post_accelerator_data))
         .routes(routes!(rendezvous))

@@ -14,14 +14,13 @@ use det_api_types::wire::{self, Secret};
 use det_store::users::UserRow;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::Master;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::tokens::session_token;
 use crate::http::views;
 
@@ -36,8 +35,8 @@ fn client(peer: Peer) -> Option<SocketAddr> {
 }
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(login))
         .routes(routes!(logout))
         .routes(routes!(current_user))

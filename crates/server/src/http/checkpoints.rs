@@ -15,23 +15,22 @@ use det_api_types::wire::Int64;
 use det_ids::{AllocationId, CheckpointId, ExperimentId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::checkpoints::archive::Format;
 use crate::app::checkpoints::joined::CheckpointWithValidation;
 use crate::app::checkpoints::{CheckpointReport, resources};
 use crate::app::reads::checkpoints::{PolicyChange, ShownCheckpoint, TrainedCheckpoints};
-use crate::app::{Master, changes, reads};
+use crate::app::{changes, reads};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::answers;
 use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views::checkpoints::{Training, checkpoint, download_config};
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(
             report_checkpoint,
             patch_checkpoints,

@@ -5,18 +5,16 @@ use det_api_types::config_policies::{ConfigPoliciesResponse, PutConfigPoliciesRe
 use det_api_types::page::Empty;
 use det_api_types::wire::Object;
 use serde_json::{Map, Value};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::config_policies::{Scope, workload};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, WireBody};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_global, put_global, delete_global))
         .routes(routes!(
             get_of_workspace,

@@ -7,19 +7,17 @@ use det_api_types::wire::{Int64, Object, Timestamp};
 use det_store::events::EventRow;
 use serde_json::Value;
 use tokio::sync::mpsc;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::reads::events::Events;
 use crate::error::AppResult;
 use crate::http::error::{ApiError, before_stream};
 use crate::http::extract::{Caller, Shutdown, WireQuery};
 use crate::http::respond::{line, message, stream};
+use crate::http::routes::{Routes, routes};
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new().routes(routes!(get_events))
+pub fn routes() -> Routes {
+    Routes::new().routes(routes!(get_events))
 }
 
 /// Events in the order in which they happened. With `follow` a stream that goes on with further ones as they come, each

@@ -15,24 +15,23 @@ use det_api_types::page::Empty;
 use det_api_types::trials::{GetExperimentTrialsQuery, GetExperimentTrialsResponse};
 use det_api_types::wire::{Float, Timestamp};
 use det_ids::{ExperimentId, ProjectId};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::actions::{Action, act};
 use crate::app::experiments::ExperimentPatch;
 use crate::app::reads::experiments::{QueuePlace, Record, listing};
 use crate::app::submission::NewExperimentRequest;
-use crate::app::{Master, changes, reads};
+use crate::app::{changes, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::context_files::context_files;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message, object};
+use crate::http::routes::{Routes, routes};
 use crate::http::views::launches::launch_warnings;
 use crate::http::{checkpoints as checkpoint_routes, trials as trial_routes, views};
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_experiments, create_experiment))
         .routes(routes!(get_experiment, delete_experiment, patch_experiment))
         .routes(routes!(continue_experiment))

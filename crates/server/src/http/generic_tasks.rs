@@ -9,19 +9,18 @@ use det_api_types::page::Empty;
 use det_config::task::LaunchKind;
 use det_ids::{ProjectId, TaskId};
 use det_taskspec::TaskKind;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::launches::{GenericRequest, LaunchRequest, SubtreeStart, TensorBoardRequest};
-use crate::app::{Master, changes, reads};
+use crate::app::{changes, reads};
 use crate::http::context_files::context_files;
 use crate::http::extract::{Caller, WireBody};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views::launches::launch_warnings;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(create_generic_task))
         .routes(routes!(get_generic_task_config))
         .routes(routes!(kill_generic_task))

@@ -8,18 +8,17 @@ use det_api_types::jobs::{
 use det_api_types::page::Empty;
 use det_api_types::pools::{GetResourcePoolsQuery, GetResourcePoolsResponse};
 use det_ids::JobId;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::jobs::{QueueChange, QueuedJob};
-use crate::app::{Master, reads};
+use crate::app::reads;
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_jobs, update_job_queue))
         .routes(routes!(get_jobs_v2))
         .routes(routes!(get_job_queue_stats))

@@ -17,16 +17,14 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::logs::intake::{Outage, SpoolBatch};
 use crate::app::logs::reading::{LineEncoder, LogFields, LogFilter, Reading, Search, Sink};
 use crate::app::reads::logs::Log;
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, RawBody, Reporter, Shutdown, WireBody, WireQuery};
 use crate::http::respond::{Answer, StreamAnswer, empty, line, message, stream};
+use crate::http::routes::{Routes, routes};
 use crate::http::views;
 use crate::http::views::logs::stored_level;
 
@@ -36,8 +34,8 @@ const LONGEST_CAUSE: usize = 200;
 const MESSAGES: usize = 2;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(post_task_logs))
         .routes(routes!(post_unmanaged_logs))
         .routes(routes!(task_logs))

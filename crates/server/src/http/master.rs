@@ -19,8 +19,6 @@ use det_config::master::Change;
 use serde::Serialize;
 use tokio::sync::mpsc;
 use utoipa::ToSchema;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::reads::master_log::Entries;
 use crate::app::reload::{LogPatch, Mode, ReloadCaller};
@@ -28,12 +26,13 @@ use crate::app::{API_VERSION, Master, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, Shutdown, WireBody, WireQuery};
 use crate::http::respond::{Answer, StreamAnswer, empty, line, message, stream};
+use crate::http::routes::{Routes, routes};
 use crate::http::views;
 use crate::master_log::Entry;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(info))
         .routes(routes!(health))
         .routes(routes!(get_master))

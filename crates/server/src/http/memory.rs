@@ -5,18 +5,17 @@ use std::fmt::Write;
 use axum::http::header;
 use axum::response::IntoResponse;
 use det_api_types::master::{GetMasterMemoryResponse, MemoryBudget};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
+use crate::app::reads;
 use crate::app::reads::memory::Memory;
-use crate::app::{Master, reads};
 use crate::budget::Usage;
 use crate::http::extract::Caller;
 use crate::http::respond::{Answer, message};
+use crate::http::routes::{Routes, routes};
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_master_memory))
         .routes(routes!(get_prometheus_metrics))
 }

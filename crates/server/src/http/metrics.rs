@@ -12,24 +12,23 @@ use det_ids::TrialId;
 use det_store::metrics::StoredReport;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::metrics::stream::{Reports, Source};
 use crate::app::metrics::{Report, TRAINING, VALIDATION};
-use crate::app::{Master, reads};
+use crate::app::reads;
 use crate::error::AppResult;
 use crate::http::answers::send_in_time;
 use crate::http::extract::{Caller, PathId, RawBody, Reporter, Shutdown, WireQuery};
 use crate::http::respond::{self, Answer, StreamAnswer, empty};
+use crate::http::routes::{Routes, routes};
 use crate::http::views::trials::metrics_document;
 
 /// Messages that wait to be sent.
 const MESSAGES: usize = 2;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(report_trial_metrics))
         .routes(routes!(get_metrics))
         .routes(routes!(get_training_metrics))

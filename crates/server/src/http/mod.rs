@@ -9,6 +9,7 @@ pub mod bodies;
 pub mod error;
 pub mod extract;
 pub mod respond;
+pub mod routes;
 pub mod tokens;
 
 pub mod agents;
@@ -58,15 +59,15 @@ use tower::Layer;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 use tower_http::normalize_path::{NormalizePath, NormalizePathLayer};
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::app::Master;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
+use crate::http::routes::Routes;
 
 /// All routes with their descriptions: the source of `openapi/det.json`.
-pub fn api() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn api() -> Routes {
+    Routes::new()
         .merge(agents::routes())
         .merge(allocations::routes())
         .merge(auth::routes())
@@ -123,9 +124,8 @@ pub fn service(master: Master, drivers: Router) -> Router {
 
 /// All routes with what applies to every request.
 fn router(master: Master, drivers: Router) -> Router {
-    let (router, document) = api().split_for_parts();
-    let hidden = unbuilt::hidden_by_parameters(&document);
-    router
+    api()
+        .into_router()
         .merge(openapi::routes())
         .route("/", axum::routing::get(page::front))
         .route(
@@ -143,10 +143,7 @@ fn router(master: Master, drivers: Router) -> Router {
         .merge(drivers.with_state(()))
         .fallback(unknown)
         .method_not_allowed_fallback(unknown)
-        .layer(axum::middleware::from_fn_with_state(
-            hidden,
-            unbuilt::refuse_hidden,
-        ))
+        .layer(axum::middleware::from_fn(unbuilt::refuse_hidden))
         .layer(axum::middleware::from_fn_with_state(
             master.clone(),
             bodies::bound,

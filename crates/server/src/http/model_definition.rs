@@ -13,23 +13,21 @@ use det_api_types::wire::{self, Timestamp};
 use det_ids::ExperimentId;
 use futures::StreamExt;
 use serde::{Deserialize, Serialize};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::reads::model_definition::Archive;
 use crate::app::reads::model_definition::files::{self, Node};
 use crate::error::AppResult;
 use crate::http::answers;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, message};
+use crate::http::routes::{Routes, routes};
 
 /// Longest name in a file name that is offered to a browser.
 const NAME_CHARS: usize = 100;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_model_def))
         .routes(routes!(get_model_def_tree))
         .routes(routes!(get_model_def_file))

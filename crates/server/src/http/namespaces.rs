@@ -10,18 +10,17 @@ use det_api_types::workspaces::{
     WorkspaceNamespaceMeta,
 };
 use det_ids::WorkspaceId;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
+use crate::app::reads;
 use crate::app::workspaces::{NamespaceChoice, NamespaceChoices};
-use crate::app::{Master, reads};
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views::workspaces::by_cluster;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(
             set_workspace_namespace_bindings,
             delete_workspace_namespace_bindings

@@ -10,20 +10,19 @@ use det_api_types::page::Empty;
 use det_config::task::LaunchKind;
 use det_ids::TaskId;
 use det_taskspec::TaskKind;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::reads::tasks::LaunchedView;
-use crate::app::{Master, changes, reads};
+use crate::app::{changes, reads};
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message, object};
+use crate::http::routes::{Routes, routes};
 use crate::http::views::launches::{launch_request, launch_warnings, launched, service_address};
 
 const KIND: TaskKind = TaskKind::Notebook;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_notebooks, launch_notebook))
         .routes(routes!(get_notebook))
         .routes(routes!(kill_notebook))

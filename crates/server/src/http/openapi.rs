@@ -39,7 +39,7 @@ async fn serve() -> impl IntoResponse {
 
 /// The description of all routes.
 pub fn document() -> OpenApi {
-    let (_, mut document) = super::api().split_for_parts();
+    let mut document = super::api().document();
     let mut info = Info::new("Determined", API_VERSION);
     info.description = Some(
         "The HTTP API of the master. Times are RFC 3339 in UTC; absent and null mean the same."

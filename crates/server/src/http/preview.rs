@@ -5,17 +5,15 @@ use det_api_types::searcher::{
 };
 use det_api_types::wire::Object;
 use det_searcher::{TrialLength, TrialShape};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::error::AppError;
 use crate::http::extract::{Caller, WireBody};
 use crate::http::respond::{Answer, message};
+use crate::http::routes::{Routes, routes};
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new().routes(routes!(preview_hp_search))
+pub fn routes() -> Routes {
+    Routes::new().routes(routes!(preview_hp_search))
 }
 
 /// What a search would do, without running it.

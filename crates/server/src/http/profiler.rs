@@ -16,10 +16,7 @@ use det_api_types::wire::{Float, Object, Timestamp};
 use det_ids::{AgentId, TaskId, TrialId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::metrics::stored_series::FoundSeries;
 use crate::app::metrics::system::{
     MeasuredReport, Measurements, Reading, Readings, SeriesKind, SeriesLabels,
@@ -30,13 +27,14 @@ use crate::error::{AppError, AppResult};
 use crate::http::answers::send_in_time;
 use crate::http::extract::{Caller, PathId, Reporter, Shutdown, WireBody, WireQuery};
 use crate::http::respond::{self, Answer, StreamAnswer, empty, message};
+use crate::http::routes::{Routes, routes};
 
 /// Messages that wait to be sent.
 const MESSAGES: usize = 2;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(report_system_metrics))
         .routes(routes!(get_task_system_metrics, report_task_system_metrics))
         .routes(routes!(post_trial_profiler_metrics_batch))

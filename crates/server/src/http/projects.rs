@@ -8,21 +8,20 @@ use det_api_types::workspaces::{
     PutProjectNotesRequest,
 };
 use det_ids::{ProjectId, WorkspaceId};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::projects::{NewProject, Note as StoredNote, NotesChange, ProjectPatch};
 use crate::app::reads::homes::ProjectView;
-use crate::app::{Master, changes, reads};
+use crate::app::{changes, reads};
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views;
 use crate::http::views::workspaces::project;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_workspace_projects, post_project))
         .routes(routes!(get_project, patch_project, delete_project))
         .routes(routes!(get_project_by_key))

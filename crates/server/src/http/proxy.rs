@@ -7,6 +7,7 @@
 //! where their scripts can do nothing with the session of the user who looks at them. With a host of services
 //! (`host`) browsers see no page of a service in the origin of the API at all.
 
+mod browser;
 pub(crate) mod host;
 mod streams;
 
@@ -18,11 +19,11 @@ use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::header::{
-    ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST,
-    HeaderName, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderName,
+    SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use det_taskspec::NOTEBOOK_CERTIFICATE_NAME;
 use http_body_util::BodyExt as _;
@@ -48,6 +49,7 @@ use crate::http::extract::caller_with_access;
 use crate::http::page;
 use crate::http::tokens;
 
+use self::browser::is_page;
 use self::host::{Place, Visit};
 
 /// The path below which services are, with the name of the service first.
@@ -195,16 +197,6 @@ fn service_token(parts: &Parts) -> Option<String> {
     let mut pairs = parts.uri.query().unwrap_or_default().split('&');
     let token = pairs.find_map(|pair| pair.strip_prefix("token="))?;
     Some(percent_decode_str(token).decode_utf8().ok()?.into_owned())
-}
-
-/// Whether a user at a browser waits for a page.
-fn is_page(parts: &Parts) -> bool {
-    is_page_request(&parts.method, &parts.headers)
-}
-
-fn is_page_request(method: &Method, headers: &HeaderMap) -> bool {
-    let accepted = headers.get(ACCEPT).and_then(|v| v.to_str().ok());
-    method == Method::GET && accepted.is_some_and(|accepted| accepted.contains("text/html"))
 }
 
 /// Sends a request on, and the answer back; either may be upgraded to a connection of another protocol.

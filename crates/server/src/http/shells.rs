@@ -11,20 +11,19 @@ use det_ids::TaskId;
 use det_lifecycle::container::ObservedState;
 use det_taskspec::{TaskDetails, TaskKind};
 use serde_json::json;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::reads::tasks::LaunchedView;
-use crate::app::{Master, changes, reads};
+use crate::app::{changes, reads};
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, message, object};
+use crate::http::routes::{Routes, routes};
 use crate::http::views::launches::{launch_request, launch_warnings, launched};
 
 const KIND: TaskKind = TaskKind::Shell;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_shells, launch_shell))
         .routes(routes!(get_shell))
         .routes(routes!(kill_shell))

@@ -9,19 +9,18 @@ use det_api_types::tasks::{
 use det_api_types::wire::Int64;
 use det_ids::TaskId;
 use det_taskspec::TaskKind;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
+use crate::app::reads;
 use crate::app::reads::model_definition::Archive;
-use crate::app::{Master, reads};
 use crate::http::extract::{Caller, WireQuery};
 use crate::http::model_definition::archive_as_text;
 use crate::http::respond::{Answer, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_tasks))
         .routes(routes!(get_plain_tasks))
         .routes(routes!(get_active_tasks_count))

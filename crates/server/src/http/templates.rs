@@ -7,18 +7,17 @@ use det_api_types::templates::{
 };
 use det_api_types::wire::Object;
 use det_ids::WorkspaceId;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
+use crate::app::reads;
 use crate::app::reads::templates::TemplateView;
 use crate::app::templates::NewTemplate;
-use crate::app::{Master, reads};
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_templates))
         .routes(routes!(
             get_template,

@@ -8,22 +8,21 @@ use det_api_types::launches::{
 use det_config::task::LaunchKind;
 use det_ids::{ExperimentId, ProjectId, TaskId, TrialId};
 use det_taskspec::{TaskDetails, TaskKind};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::launches::TensorBoardRequest;
 use crate::app::reads::experiments::listing::BulkSelection;
 use crate::app::reads::tasks::LaunchedView;
-use crate::app::{Master, changes, reads};
+use crate::app::{changes, reads};
 use crate::http::extract::{Caller, WireBody, WireQuery};
 use crate::http::respond::{Answer, message, object};
+use crate::http::routes::{Routes, routes};
 use crate::http::views::launches::{launch_request, launch_warnings, launched, service_address};
 
 const KIND: TaskKind = TaskKind::Tensorboard;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_tensorboards, launch_tensorboard))
         .routes(routes!(get_tensorboard))
         .routes(routes!(kill_tensorboard))

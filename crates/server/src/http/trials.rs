@@ -15,22 +15,21 @@ use det_api_types::trials::{
 use det_api_types::wire::Object;
 use det_ids::TrialId;
 use det_lifecycle::trial::EarlyExit;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::logs::retention::retention_days;
+use crate::app::reads;
 use crate::app::reads::trials::{TrialWithParts, history};
-use crate::app::{Master, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, PathId, Reporter, WireBody, WireQuery};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views;
 use crate::http::views::experiments::object;
 use crate::http::views::trials::BatchMetrics;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_trial))
         .routes(routes!(get_trial_workloads))
         .routes(routes!(get_trial_checkpoints))

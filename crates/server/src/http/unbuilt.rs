@@ -1,13 +1,11 @@
 //! Operations that clients know and this version has not built: they answer 501, never 400 or 404.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::LazyLock;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use det_api_types::operation::{OPERATIONS, Operation};
-use utoipa::openapi::OpenApi;
 
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
@@ -41,40 +39,51 @@ pub(super) fn outside_the_api(path: &str) -> Option<&'static str> {
 
 /// The operations that are not built and whose address a built operation would take for its own, with a fixed segment
 /// read as a parameter: `users/setting` as the user "setting".
-pub(super) fn hidden_by_parameters(document: &OpenApi) -> Arc<[&'static Operation]> {
-    let names: HashSet<&str> = document
-        .paths
-        .paths
-        .values()
-        .flat_map(|path| [&path.delete, &path.get, &path.patch, &path.post, &path.put])
-        .filter_map(|found| found.as_ref()?.operation_id.as_deref())
-        .collect();
-    let (built, unbuilt): (Vec<&'static Operation>, Vec<&'static Operation>) = OPERATIONS
-        .iter()
-        .partition(|operation| names.contains(operation.name));
-    unbuilt
-        .into_iter()
-        .filter(|hidden| {
-            let path = hidden.path.replace(['{', '}'], "x");
-            built
-                .iter()
-                .any(|other| other.method == hidden.method && other.matches_path(&path))
-        })
-        .collect()
-}
+const HIDDEN: &[&str] = &["AssignMultipleGroups", "GetUserSetting"];
 
 /// Answers 501 to the operations that a parameter of another route would catch.
-pub(super) async fn refuse_hidden(
-    State(hidden): State<Arc<[&'static Operation]>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn refuse_hidden(request: Request, next: Next) -> Response {
+    static OPERATIONS_HIDDEN: LazyLock<Vec<&'static Operation>> = LazyLock::new(|| {
+        let is_hidden = |operation: &&Operation| HIDDEN.contains(&operation.name);
+        OPERATIONS.iter().filter(is_hidden).collect()
+    });
     let (method, path) = (request.method().as_str(), request.uri().path());
-    let meant = hidden
+    let meant = OPERATIONS_HIDDEN
         .iter()
         .find(|operation| operation.method.as_str() == method && operation.matches_path(path));
     match meant {
         Some(operation) => ApiError(self::operation(operation, path)).into_response(),
         None => next.run(request).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn each_operation_that_a_parameter_of_a_route_would_catch_is_listed() {
+        let document = crate::http::api().document();
+        let names: HashSet<&str> = document
+            .paths
+            .paths
+            .values()
+            .flat_map(|path| [&path.delete, &path.get, &path.patch, &path.post, &path.put])
+            .filter_map(|found| found.as_ref()?.operation_id.as_deref())
+            .collect();
+        let (built, unbuilt): (Vec<&Operation>, Vec<&Operation>) = OPERATIONS
+            .iter()
+            .partition(|operation| names.contains(operation.name));
+        let is_caught = |hidden: &&Operation| {
+            let path = hidden.path.replace(['{', '}'], "x");
+            built
+                .iter()
+                .any(|other| other.method == hidden.method && other.matches_path(&path))
+        };
+        let caught = unbuilt.into_iter().filter(is_caught);
+        let caught: Vec<&str> = caught.map(|operation| operation.name).collect();
+        assert_eq!(HIDDEN, caught);
     }
 }

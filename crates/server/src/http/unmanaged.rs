@@ -10,21 +10,20 @@ use det_api_types::trials::{
 };
 use det_ids::{ExperimentId, TrialId};
 use serde_json::{Map, Value};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::reads::trials::TrialWithParts;
 use crate::app::unmanaged::Heartbeat;
-use crate::app::{Master, changes, reads};
+use crate::app::{changes, reads};
 use crate::error::{AppError, AppResult};
 use crate::http::experiments::submission;
 use crate::http::extract::{Caller, PathId, WireBody};
 use crate::http::respond::{Answer, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(put_experiment))
         .routes(routes!(create_trial, put_trial))
         .routes(routes!(get_trial_by_external_id))

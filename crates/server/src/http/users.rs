@@ -7,19 +7,18 @@ use det_api_types::users::{
 };
 use det_api_types::wire::Secret;
 use det_ids::UserId;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
+use crate::app::reads;
 use crate::app::users::{NewPassword, NewUser, UnixIdentity, UserPatch};
-use crate::app::{Master, reads};
 use crate::error::AppError;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::respond::{Answer, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_users, post_user))
         .routes(routes!(get_user, patch_user))
         .routes(routes!(get_user_by_username))

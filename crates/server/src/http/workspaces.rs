@@ -10,22 +10,21 @@ use det_api_types::workspaces::{
 };
 use det_ids::WorkspaceId;
 use det_store::namespaces::BindingRow;
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
 use crate::app::reads::homes::WorkspaceView;
 use crate::app::workspaces::WorkspacePatch;
-use crate::app::{Master, changes, reads};
+use crate::app::{changes, reads};
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
 use crate::http::namespaces::choices;
 use crate::http::respond::{Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::users::identity;
 use crate::http::views::workspaces::{by_cluster, workspace};
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(get_workspaces, post_workspace))
         .routes(routes!(get_workspace, patch_workspace, delete_workspace))
         .routes(routes!(archive_workspace))

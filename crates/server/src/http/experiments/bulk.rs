@@ -8,20 +8,18 @@ use det_api_types::experiments::{
 };
 use det_api_types::page::Empty;
 use det_ids::{ExperimentId, ProjectId};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::actions::{Action, act, act_on_all};
 use crate::app::logs::retention::retention_days;
 use crate::app::reads::experiments::listing::BulkSelection;
 use crate::error::AppResult;
 use crate::http::extract::{Caller, PathId, WireBody};
 use crate::http::respond::{Answer, empty, message};
+use crate::http::routes::{Routes, routes};
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new()
+pub fn routes() -> Routes {
+    Routes::new()
         .routes(routes!(activate_experiments))
         .routes(routes!(pause_experiments))
         .routes(routes!(cancel_experiments))

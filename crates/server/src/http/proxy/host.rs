@@ -21,7 +21,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use det_config::master::MasterConfig;
 
-use super::{is_page, is_page_request};
+use super::browser::{is_page, is_page_request};
 use crate::app::Master;
 use crate::app::handovers::{
     ApiName, Arrival, ArrivalStep, Departure, DepartureStep, Handovers, misdirected,

@@ -10,16 +10,14 @@ use det_api_types::wire::{Float, Object, Timestamp};
 use det_ids::TrialId;
 use det_store::series::Point;
 use serde_json::{Map, Value, json};
-use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
 
-use crate::app::Master;
 use crate::app::metrics::series::SeriesQuery;
 use crate::app::metrics::{TRAINING, VALIDATION};
 use crate::app::reads::trials::compared::{Names, compare};
 use crate::error::{AppError, AppResult};
 use crate::http::extract::{Caller, WireQuery};
 use crate::http::respond::{Answer, message};
+use crate::http::routes::{Routes, routes};
 use crate::http::views;
 
 /// Points of a metric when no number is given.
@@ -28,8 +26,8 @@ const DEFAULT_POINTS: usize = 1000;
 const MOST_POINTS: i64 = 100_000;
 
 /// Routes of this file.
-pub fn routes() -> OpenApiRouter<Master> {
-    OpenApiRouter::new().routes(routes!(compare_trials))
+pub fn routes() -> Routes {
+    Routes::new().routes(routes!(compare_trials))
 }
 
 /// Metrics of trials in few points: of a long metric the lowest and highest values, stretch by stretch.
