@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use det_scheduler::PoolSettings;
 pub use det_scheduler::Service;
+use det_taskspec::TaskKind;
 use serde_json::Value;
 
 /// A cluster, its workload, and what is expected of the planner.
@@ -213,7 +214,7 @@ pub struct Submission {
     /// Number of tasks.
     pub tasks: u32,
     /// Their kind, which determines defaults.
-    pub kind: Kind,
+    pub kind: TaskKind,
     /// Slots of each.
     pub slots: u32,
     /// Whether they can be asked to stop and start again later.
@@ -247,63 +248,46 @@ pub struct Start {
     pub slots: Option<u32>,
 }
 
-/// The kind of a task. It determines the defaults of a submission.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// A trial of an experiment.
-    Trial,
-    /// A notebook.
-    Notebook,
-    /// A shell.
-    Shell,
-    /// A command.
-    Command,
-    /// A TensorBoard.
-    Tensorboard,
-    /// A generic task.
-    Generic,
-    /// Deletion of checkpoints.
-    CheckpointGc,
+/// What a submission of a kind of task has where its description does not mention it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KindDefaults {
+    /// Slots of each task.
+    pub slots: u32,
+    /// Whether it can be asked to stop and start again later.
+    pub preemptible: bool,
+    /// Whether its slots must be on one agent.
+    pub single_node: bool,
+    /// Number of failures after which it asks for slots again.
+    pub restarts: u32,
 }
 
-impl Kind {
-    pub(crate) const ALL: [(&'static str, Self); 7] = [
-        ("trial", Self::Trial),
-        ("notebook", Self::Notebook),
-        ("shell", Self::Shell),
-        ("command", Self::Command),
-        ("tensorboard", Self::Tensorboard),
-        ("generic", Self::Generic),
-        ("checkpoint_gc", Self::CheckpointGc),
-    ];
-
-    /// Its name in descriptions.
-    pub fn name(self) -> &'static str {
-        let found = Self::ALL.iter().find(|(_, kind)| *kind == self);
-        found.map_or("trial", |(name, _)| name)
-    }
-
-    /// Default number of slots.
-    pub fn slots(self) -> u32 {
-        match self {
-            Self::Tensorboard | Self::CheckpointGc => 0,
-            Self::Trial | Self::Notebook | Self::Shell | Self::Command | Self::Generic => 1,
+impl KindDefaults {
+    /// Those of a kind.
+    pub const fn of(kind: TaskKind) -> Self {
+        let service = Self {
+            slots: 1,
+            preemptible: false,
+            single_node: true,
+            restarts: 0,
+        };
+        match kind {
+            TaskKind::Trial => Self {
+                preemptible: true,
+                single_node: false,
+                restarts: 5,
+                ..service
+            },
+            TaskKind::Generic => Self {
+                preemptible: true,
+                single_node: false,
+                ..service
+            },
+            TaskKind::Notebook | TaskKind::Shell | TaskKind::Command => service,
+            TaskKind::Tensorboard | TaskKind::CheckpointGc => Self {
+                slots: 0,
+                ..service
+            },
         }
-    }
-
-    /// Whether it can be asked to stop and start again later.
-    pub fn is_preemptible(self) -> bool {
-        matches!(self, Self::Trial | Self::Generic)
-    }
-
-    /// Whether its slots must be on one agent.
-    pub fn is_single_node(self) -> bool {
-        !matches!(self, Self::Trial | Self::Generic)
-    }
-
-    /// Default number of failures after which it asks for slots again.
-    pub fn restarts(self) -> u32 {
-        if self == Self::Trial { 5 } else { 0 }
     }
 }
 

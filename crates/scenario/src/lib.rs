@@ -31,7 +31,7 @@ mod trace;
 mod write;
 
 pub use description::{
-    AgentDescription, EndCondition, Expectation, JobSettings, Kind, Operation, Pool,
+    AgentDescription, EndCondition, Expectation, JobSettings, KindDefaults, Operation, Pool,
     RunExpectation, Scenario, Service, ServiceTarget, Start, Step, StepTime, Submission,
     WaitExpectation, WorkspaceSettings,
 };

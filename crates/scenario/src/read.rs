@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use det_ids::PriorityOrder;
 use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
+use det_taskspec::TaskKind;
 
 use crate::description::{
-    AgentDescription, EndCondition, JobSettings, Kind, Operation, Pool, Scenario, Service,
+    AgentDescription, EndCondition, JobSettings, KindDefaults, Operation, Pool, Scenario, Service,
     ServiceTarget, Start, Step, StepTime, Submission, WorkspaceSettings,
 };
 use crate::fields::{DescriptionErrors, Fields, Reader, Value, read_with};
@@ -430,10 +431,12 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
     }
     let settings = job_settings(reader, &mut fields);
     let name = fields.take("name").and_then(|value| reader.name(&value));
+    let kinds = TaskKind::ALL.map(|kind| (kind.word(), kind));
     let kind = fields
         .take("kind")
-        .and_then(|value| reader.choice(&value, &Kind::ALL))
-        .unwrap_or(Kind::Trial);
+        .and_then(|value| reader.choice(&value, &kinds))
+        .unwrap_or(TaskKind::Trial);
+    let defaults = KindDefaults::of(kind);
     let mut number = |reader: &mut Reader, key, least, default| {
         let value = fields.take(key);
         value
@@ -441,16 +444,16 @@ fn submission(reader: &mut Reader, value: &Value<'_>) -> Option<Submission> {
             .unwrap_or(default)
     };
     let tasks = number(reader, "tasks", 1, 1);
-    let slots = number(reader, "slots", 0, kind.slots());
-    let restarts = number(reader, "restarts", 0, kind.restarts());
+    let slots = number(reader, "slots", 0, defaults.slots);
+    let restarts = number(reader, "restarts", 0, defaults.restarts);
     let mut flag = |reader: &mut Reader, key, default| {
         let value = fields.take(key);
         value
             .and_then(|value| reader.flag(&value))
             .unwrap_or(default)
     };
-    let preemptible = flag(reader, "preemptible", kind.is_preemptible());
-    let single_node = flag(reader, "single_node", kind.is_single_node());
+    let preemptible = flag(reader, "preemptible", defaults.preemptible);
+    let single_node = flag(reader, "single_node", defaults.single_node);
     let exclude: BTreeSet<String> = fields
         .take("exclude")
         .map(|value| reader.names(&value).into_iter().collect())

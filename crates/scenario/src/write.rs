@@ -8,8 +8,9 @@ use det_scheduler::{Fitting, Policy, PoolSettings};
 use serde_json::{Map, Value, json};
 
 use crate::description::{
-    AgentDescription, EndCondition, Expectation, JobSettings, Operation, RunExpectation, Scenario,
-    Service, ServiceTarget, Start, Step, StepTime, Submission, WaitExpectation, WorkspaceSettings,
+    AgentDescription, EndCondition, Expectation, JobSettings, KindDefaults, Operation,
+    RunExpectation, Scenario, Service, ServiceTarget, Start, Step, StepTime, Submission,
+    WaitExpectation, WorkspaceSettings,
 };
 
 impl Scenario {
@@ -236,13 +237,13 @@ fn submit(submission: &Submission) -> Value {
     if submission.tasks != 1 {
         put("tasks", json!(submission.tasks));
     }
-    let kind = submission.kind;
-    put("kind", json!(kind.name()));
+    let defaults = KindDefaults::of(submission.kind);
+    put("kind", json!(submission.kind.word()));
     put("slots", json!(submission.slots));
-    if submission.preemptible != kind.is_preemptible() {
+    if submission.preemptible != defaults.preemptible {
         put("preemptible", json!(submission.preemptible));
     }
-    if submission.single_node != kind.is_single_node() {
+    if submission.single_node != defaults.single_node {
         put("single_node", json!(submission.single_node));
     }
     if !submission.exclude.is_empty() {
@@ -256,7 +257,7 @@ fn submit(submission: &Submission) -> Value {
         Some(wait) => put("stops_in", json!(format_duration(wait))),
         None => put("stops_in", json!("never")),
     }
-    if submission.restarts != kind.restarts() {
+    if submission.restarts != defaults.restarts {
         put("restarts", json!(submission.restarts));
     }
     if !submission.waited.is_zero() {

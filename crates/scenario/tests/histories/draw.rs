@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use det_ids::PriorityOrder;
 use det_scenario::{
-    AgentDescription, EndCondition, JobSettings, Kind, Operation, Pool, Scenario, Service,
+    AgentDescription, EndCondition, JobSettings, KindDefaults, Operation, Pool, Scenario, Service,
     ServiceTarget, Start, Step, StepTime, Submission, WorkspaceSettings,
 };
 use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
+use det_taskspec::TaskKind;
 
 /// Numbers that follow from a seed (`SplitMix64`; Steele, Lea, Flood 2014, doi:10.1145/2660193.2660195).
 pub(crate) struct Random(u64);
@@ -82,7 +83,7 @@ fn workspace(random: &mut Random) -> WorkspaceSettings {
 
 /// What the tasks of a job have in common.
 struct JobPattern {
-    kind: Kind,
+    kind: TaskKind,
     slots: u32,
     single_node: bool,
     settings: JobSettings,
@@ -90,17 +91,17 @@ struct JobPattern {
 
 fn job_pattern(random: &mut Random) -> JobPattern {
     let kind = random.one_of(&[
-        Kind::Trial,
-        Kind::Trial,
-        Kind::Trial,
-        Kind::Generic,
-        Kind::Notebook,
-        Kind::Shell,
-        Kind::Tensorboard,
-        Kind::CheckpointGc,
+        TaskKind::Trial,
+        TaskKind::Trial,
+        TaskKind::Trial,
+        TaskKind::Generic,
+        TaskKind::Notebook,
+        TaskKind::Shell,
+        TaskKind::Tensorboard,
+        TaskKind::CheckpointGc,
     ]);
     let slots = if random.once_in(3) {
-        kind.slots()
+        KindDefaults::of(kind).slots
     } else {
         random.one_of(&[0, 1, 1, 2, 2, 3, 4, 4, 6, 8, 12])
     };
@@ -108,7 +109,7 @@ fn job_pattern(random: &mut Random) -> JobPattern {
     JobPattern {
         kind,
         slots,
-        single_node: kind.is_single_node() || random.once_in(6),
+        single_node: KindDefaults::of(kind).single_node || random.once_in(6),
         settings: JobSettings {
             priority: random.once_in(2).then(|| random.one_of(&[10, 42, 42, 90])),
             weight: random.once_in(3).then(|| random.one_of(&[0.5, 2.0, 3.0])),
@@ -287,7 +288,7 @@ impl World {
             } else {
                 job_pattern.slots
             },
-            preemptible: job_pattern.kind.is_preemptible(),
+            preemptible: KindDefaults::of(job_pattern.kind).preemptible,
             single_node: job_pattern.single_node,
             exclude: (random.once_in(8) && self.agents > 0)
                 .then(|| format!("a{}", random.below(self.agents)))
@@ -310,7 +311,7 @@ impl World {
 }
 
 /// One task under pressure, which runs for some minutes.
-fn short_submission(random: &mut Random, job: String, slots: u32, kind: Kind) -> Submission {
+fn short_submission(random: &mut Random, job: String, slots: u32, kind: TaskKind) -> Submission {
     Submission {
         job,
         settings: JobSettings::default(),
@@ -318,8 +319,8 @@ fn short_submission(random: &mut Random, job: String, slots: u32, kind: Kind) ->
         tasks: 1,
         kind,
         slots,
-        preemptible: kind.is_preemptible(),
-        single_node: kind.is_single_node(),
+        preemptible: KindDefaults::of(kind).preemptible,
+        single_node: KindDefaults::of(kind).single_node,
         exclude: BTreeSet::new(),
         duration: Some(random.one_of(&[MINUTE, 3 * MINUTE, 5 * MINUTE])),
         stops_in: Some(random.one_of(&[Duration::ZERO, MINUTE])),
@@ -338,7 +339,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
     let agents: Vec<AgentDescription> = (0..=random.below(3))
         .map(|number| agent(random, number))
         .collect();
-    let kinds = [Kind::Trial, Kind::Trial, Kind::Notebook];
+    let kinds = [TaskKind::Trial, TaskKind::Trial, TaskKind::Notebook];
     // In every second history the tasks of the stream cannot be preempted.
     let stays = random.once_in(2);
     let jobs = 1 + random.below(6);
@@ -347,7 +348,7 @@ pub(crate) fn pressure(seed: u64, policy: Policy) -> Scenario {
         let number = random.below(jobs);
         // All tasks of a job are of one kind.
         let kind = if stays {
-            Kind::Notebook
+            TaskKind::Notebook
         } else {
             kinds[(number % 3) as usize]
         };

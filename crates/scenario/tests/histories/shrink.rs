@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use det_scenario::{Operation, Scenario, StepTime};
+use det_scenario::{KindDefaults, Operation, Scenario, StepTime};
 
 /// The most attempts.
 const MOST: usize = 3_000;
@@ -74,7 +74,7 @@ const SIMPLER: [Simpler; 11] = [
     |submission| submission.tasks -= u32::from(submission.tasks > 1),
     |submission| submission.duration = None,
     |submission| submission.stops_in = Some(Duration::ZERO),
-    |submission| submission.restarts = submission.kind.restarts(),
+    |submission| submission.restarts = KindDefaults::of(submission.kind).restarts,
     |submission| submission.waited = Duration::ZERO,
     |submission| submission.exclude.clear(),
     |submission| submission.on = None,

@@ -7,7 +7,7 @@ use det_client::{Client, ClientError, Query, api_path};
 use det_config::units::format_duration;
 use det_ids::PriorityOrder;
 use det_scenario::{
-    AgentDescription, EndCondition, JobSettings, Kind, Operation, Pool, Scenario, Service,
+    AgentDescription, EndCondition, JobSettings, KindDefaults, Operation, Pool, Scenario, Service,
     ServiceTarget, Start, Step, StepTime, Submission, WorkspaceSettings,
 };
 use det_scheduler::{Fitting, Policy, PoolSettings};
@@ -366,7 +366,8 @@ impl World<'_> {
             })
             .collect();
         own.sort_by_key(|allocation| text(allocation, "registeredTime"));
-        let (kind, resources) = (kind_of(job)?, self.answers.resources.get(&name));
+        let (kind, resources) = (kinds::of_job(job)?, self.answers.resources.get(&name));
+        let defaults = KindDefaults::of(kind);
         let resources = resources.unwrap_or(&Value::Null);
         let submitted = text(job, "submissionTime");
         let settings = JobSettings {
@@ -381,7 +382,7 @@ impl World<'_> {
         };
         let single_node = match &resources["is_single_node"] {
             Value::Bool(single) => *single,
-            _ => kind.is_single_node(),
+            _ => defaults.single_node,
         };
         for (number, allocation) in own.iter().enumerate() {
             self.taken.insert(text(allocation, "allocationId"));
@@ -399,12 +400,12 @@ impl World<'_> {
                     tasks: 1,
                     kind,
                     slots: 0,
-                    preemptible: job["isPreemptible"] == true || kind.is_preemptible(),
+                    preemptible: job["isPreemptible"] == true || defaults.preemptible,
                     single_node,
                     exclude: BTreeSet::new(),
                     duration: Some(self.guesses.duration),
                     stops_in: Some(self.guesses.stops_in),
-                    restarts: kind.restarts(),
+                    restarts: defaults.restarts,
                     waited: Duration::ZERO,
                     job_age: new.then(|| self.since(&submitted)),
                     on: None,
@@ -427,7 +428,7 @@ impl World<'_> {
             if allocation["resourcePool"] != pool || self.taken.contains(&id) {
                 continue;
             }
-            let kind = Kind::CheckpointGc;
+            let kind = TaskKind::CheckpointGc;
             let submission = Submission {
                 job: text(allocation, "taskId"),
                 settings: JobSettings::default(),
@@ -436,7 +437,7 @@ impl World<'_> {
                 kind,
                 slots: 0,
                 preemptible: false,
-                single_node: kind.is_single_node(),
+                single_node: KindDefaults::of(kind).single_node,
                 exclude: BTreeSet::new(),
                 duration: Some(self.guesses.duration),
                 stops_in: Some(self.guesses.stops_in),
@@ -523,19 +524,6 @@ fn moves(order: &[(u8, i64, String)]) -> Vec<Operation> {
         }
     }
     found
-}
-
-/// The kind of a job, as descriptions have it.
-fn kind_of(job: &Value) -> Result<Kind, CliError> {
-    Ok(match kinds::of_job(job)? {
-        TaskKind::Trial => Kind::Trial,
-        TaskKind::Notebook => Kind::Notebook,
-        TaskKind::Shell => Kind::Shell,
-        TaskKind::Command => Kind::Command,
-        TaskKind::Tensorboard => Kind::Tensorboard,
-        TaskKind::Generic => Kind::Generic,
-        TaskKind::CheckpointGc => Kind::CheckpointGc,
-    })
 }
 
 /// A number that is not negative and fits `T`, also where the wire writes it as text.
@@ -695,7 +683,7 @@ mod tests {
     fn jobs_keep_their_tasks_settings_and_ages() {
         let (scenario, _) = scenario(&answers(), now(), HOUR).unwrap();
         let found = submissions(&scenario);
-        let shown: Vec<(&str, u32, Kind, Option<&str>, u64)> = found
+        let shown: Vec<(&str, u32, TaskKind, Option<&str>, u64)> = found
             .iter()
             .map(|submission| {
                 let on = submission.on.as_ref().map(|on| on[0].agent.as_str());
@@ -712,11 +700,11 @@ mod tests {
         assert_eq!(
             shown,
             [
-                ("nb", 1, Kind::Notebook, None, 30),
-                ("12", 1, Kind::Trial, Some("a"), 0),
-                ("12", 2, Kind::Trial, None, 40),
-                ("1", 4, Kind::Trial, None, 120),
-                ("gc", 0, Kind::CheckpointGc, Some("a"), 0),
+                ("nb", 1, TaskKind::Notebook, None, 30),
+                ("12", 1, TaskKind::Trial, Some("a"), 0),
+                ("12", 2, TaskKind::Trial, None, 40),
+                ("1", 4, TaskKind::Trial, None, 120),
+                ("gc", 0, TaskKind::CheckpointGc, Some("a"), 0),
             ]
         );
         assert_eq!(found[1].settings.max_slots, Some(Some(8)));
