@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use det_config::container::CompiledPolicies;
 use det_config::experiment::ExperimentConfig;
 use det_config::task::TaskConfig;
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, UserId};
 use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 use det_store::task_documents::TaskDocument;
 
-use crate::app::log_patterns::CompiledPolicies;
 use crate::app::searches::config_of;
 
 /// Parsed configurations of live experiments, each with the text it was read from: a row with another text, be it newer,
@@ -24,7 +24,15 @@ struct ParsedConfig {
     text: String,
     config: Arc<ExperimentConfig>,
     /// Its log policies, once they have been asked for.
-    log_policies: OnceLock<Option<Arc<CompiledPolicies>>>,
+    log_policies: OnceLock<Option<Arc<OwnedPolicies>>>,
+}
+
+/// The log policies of an experiment, and in whose name they are searched for.
+#[derive(Debug)]
+pub(crate) struct OwnedPolicies {
+    pub(crate) compiled: CompiledPolicies,
+    /// Who owns the experiment.
+    pub(crate) owner: UserId,
 }
 
 impl Configs {
@@ -59,7 +67,7 @@ impl Configs {
     pub(crate) fn log_policies(
         &self,
         experiment_id: ExperimentId,
-    ) -> Option<Option<Arc<CompiledPolicies>>> {
+    ) -> Option<Option<Arc<OwnedPolicies>>> {
         let parsed = self.lock();
         parsed.get(&experiment_id)?.log_policies.get().cloned()
     }
@@ -68,7 +76,7 @@ impl Configs {
     pub(crate) fn keep_log_policies(
         &self,
         row: &ExperimentRow,
-        policies: Option<Arc<CompiledPolicies>>,
+        policies: Option<Arc<OwnedPolicies>>,
     ) {
         if let Some(known) = self.lock().get(&row.id)
             && known.text == row.config

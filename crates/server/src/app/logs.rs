@@ -5,7 +5,7 @@
 //! | state | where it is | what ends it |
 //! | --- | --- | --- |
 //! | spooled | on the disk of the agent, or in the memory of the caller that logs | its batch is acknowledged |
-//! | matched | in memory, held against the log policies ([`policies`]) | the transaction that stores it |
+//! | matched | in memory, held against the log policies ([`policies`], `patterns`) | the transaction that stores it |
 //! | stored | in a chunk of its task's log, numbered from 1 | the sweep after its days ([`retention`]), or the deletion of its experiment |
 //!
 //! A batch is acknowledged after the commit that stores its lines, what the policies found in them and the number up to
@@ -29,6 +29,7 @@
 
 pub mod intake;
 pub(crate) mod pattern_work;
+mod patterns;
 pub mod policies;
 pub mod reading;
 pub mod retention;

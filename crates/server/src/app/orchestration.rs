@@ -5,6 +5,7 @@ mod backlog;
 mod effects;
 mod loading;
 mod rows;
+pub(crate) mod searched_metric;
 
 use std::sync::Arc;
 

@@ -9,8 +9,8 @@ use det_store::logs::{self, LogLine, PackedLines, pack};
 use det_store::{WriteTx, allocations};
 use serde_json::json;
 
-use crate::app::log_patterns::PatternMatches;
 use crate::app::logs::Logs;
+use crate::app::logs::patterns::PatternMatches;
 use crate::app::ownership::ReportSubject;
 use crate::app::silences::Contact;
 use crate::auth::Actor;

@@ -5,19 +5,17 @@
 
 use std::sync::Arc;
 
-use det_config::container::LogAction;
+use det_config::container::{CompiledPolicies, LogAction};
 use det_ids::{ExperimentId, PlaceId, TaskId};
 use det_orchestrator::{Event, LogLevel, LogMatch};
 use det_store::allocations::ContainerRow;
 use det_store::logs::{LogLine, PackedLines};
 use det_store::{StoreError, WriteTx, allocations, experiments};
 
-use crate::app::configs::Configs;
+use crate::app::configs::{Configs, OwnedPolicies};
 use crate::app::context::Context;
-use crate::app::log_patterns::{
-    CompiledPolicies, MatchedLine, PatternMatches, SEARCH_TIME, thread_time,
-};
 use crate::app::logs::pattern_work::PatternWork;
+use crate::app::logs::patterns::{MatchedLine, PatternMatches, SEARCH_TIME, find, thread_time};
 use crate::app::offload;
 use crate::app::orchestration::Orchestration;
 use crate::error::AppResult;
@@ -68,23 +66,20 @@ impl LogPolicies {
         let Some(policies) = self.compiled(experiment_id).await? else {
             return Ok(PatternMatches::default());
         };
-        let (is_cheap, owner) = (policies.are_cheap(), policies.owner);
+        let (is_cheap, owner) = (policies.compiled.are_cheap(), policies.owner);
         if is_cheap && packed.unpacked_bytes() < LONG_LINES {
-            return Ok(policies.find(packed, thread_time)?);
+            return Ok(find(&policies.compiled, packed, thread_time)?);
         }
         let packed = packed.clone();
-        let find = move || policies.find(&packed, thread_time);
+        let search = move || find(&policies.compiled, &packed, thread_time);
         // What costs little, as the policies of a default configuration, need not wait for its turn.
         if is_cheap {
-            return Ok(offload(true, find).await??);
+            return Ok(offload(true, search).await??);
         }
-        Ok(self.pattern_work.run(owner, find).await??)
+        Ok(self.pattern_work.run(owner, search).await??)
     }
 
-    async fn compiled(
-        &self,
-        experiment_id: ExperimentId,
-    ) -> AppResult<Option<Arc<CompiledPolicies>>> {
+    async fn compiled(&self, experiment_id: ExperimentId) -> AppResult<Option<Arc<OwnedPolicies>>> {
         if let Some(known) = self.configs.log_policies(experiment_id) {
             return Ok(known);
         }
@@ -96,16 +91,16 @@ impl LogPolicies {
         let config = self.configs.of(&row)?;
         let policies = config.log_policies.clone();
         let owner = row.owner_id;
-        let compiled = offload(true, move || CompiledPolicies::of(&policies, owner)).await?;
+        let compiled = offload(true, move || CompiledPolicies::of(&policies)).await?;
         // Kept as well where they cannot be compiled, as an earlier version may have accepted them. Of an ended experiment
         // nothing is kept, and each batch of lines that still comes would warn again.
         let policies = compiled.unwrap_or_else(|error| {
             if row.ended_at.is_none() {
-                tracing::warn!(experiment.id = row.id.0, %error, cause = ?error.cause, "log policies cannot be used");
+                tracing::warn!(experiment.id = row.id.0, %error, "log policies cannot be used");
             }
             None
         });
-        let policies = policies.map(Arc::new);
+        let policies = policies.map(|compiled| Arc::new(OwnedPolicies { compiled, owner }));
         self.configs.keep_log_policies(&row, policies.clone());
         Ok(policies)
     }

@@ -14,7 +14,7 @@ use super::loading::Facts;
 use super::{Orchestration, PlacedRequest};
 use crate::app::configs::Configs;
 use crate::app::context::Context;
-use crate::app::searched_metric;
+use crate::app::orchestration::searched_metric;
 use crate::auth::{new_token, token_hash};
 use crate::error::{AppError, AppResult};
 use crate::hub;

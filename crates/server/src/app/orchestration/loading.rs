@@ -18,7 +18,7 @@ use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
 
 use super::{CORE, Orchestration};
 use crate::app::configs::log_retention_days;
-use crate::app::searched_metric;
+use crate::app::orchestration::searched_metric;
 use crate::app::searches::Searches;
 use crate::error::{AppError, AppResult};
 

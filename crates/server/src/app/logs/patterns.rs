@@ -1,16 +1,12 @@
-//! Log policies as they are held against lines: patterns compiled once for each experiment. Knows no rows.
+//! Lines of a report that log policies match. Knows no rows.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use det_config::container::{LogAction, LogPolicy, compile_patterns};
-use det_ids::UserId;
+use det_config::container::{CompiledPolicies, LogAction};
 use det_store::StoreError;
 use det_store::logs::{LogLine, PackedLines};
 use nix::time::{ClockId, clock_gettime};
-use regex::bytes::RegexSet;
-
-use crate::error::{AppError, AppResult};
 
 /// Bytes of a line that are looked at, and of lines that are searched as one text.
 const MAX_LOOKED_AT: usize = 16 << 10;
@@ -19,26 +15,6 @@ const MAX_LOOKED_AT: usize = 16 << 10;
 pub(crate) const SEARCH_TIME: Duration = Duration::from_secs(2);
 /// Matches that are noted of one report; a match has an origin (allocation, container, agent), which reports may invent.
 const MOST_FOUND: usize = 256;
-/// Bytes of patterns, none of them with a counted repetition or a class of characters, that are found in little time.
-const CHEAP_PATTERNS: usize = 1 << 10;
-
-/// The policies of an experiment, ready to be held against lines.
-#[derive(Debug)]
-pub(crate) struct CompiledPolicies {
-    /// Whether a text has any match at all: one look for all policies.
-    any: RegexSet,
-    policies: Vec<CompiledPattern>,
-    /// Who owns the experiment.
-    pub(super) owner: UserId,
-}
-
-#[derive(Debug)]
-struct CompiledPattern {
-    /// The policy's name, or its pattern.
-    label: String,
-    pattern: String,
-    action: Option<LogAction>,
-}
 
 /// A line that a policy matched.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,98 +43,49 @@ impl PatternMatches {
     }
 }
 
-impl CompiledPolicies {
-    /// `None`: no policy has a pattern.
-    pub(crate) fn of(policies: &[LogPolicy], owner: UserId) -> AppResult<Option<Self>> {
-        let (mut compiled, mut patterns) = (Vec::new(), Vec::new());
-        for policy in policies {
-            let Some(pattern) = &policy.pattern else {
-                continue;
-            };
-            patterns.push(pattern.as_str());
-            compiled.push(CompiledPattern {
-                label: policy.name.clone().unwrap_or_else(|| pattern.clone()),
-                pattern: pattern.clone(),
-                action: policy.action,
-            });
-        }
-        if compiled.is_empty() {
-            return Ok(None);
-        }
-        let any = compile_patterns(patterns).map_err(AppError::internal)?;
-        Ok(Some(Self {
-            any,
-            policies: compiled,
-            owner,
-        }))
+/// What matches, once for each policy and origin of lines. Of a long line only the beginning is looked at. `used` is the
+/// processor time that this thread has used so far: after [`SEARCH_TIME`] the rest is left.
+pub(super) fn find(
+    policies: &CompiledPolicies,
+    packed: &PackedLines,
+    used: impl Fn() -> Duration,
+) -> Result<PatternMatches, StoreError> {
+    let end = used() + SEARCH_TIME;
+    let is_over = || used() >= end;
+    let may_match =
+        |texts: &[u8]| windows(texts).any(|window| is_over() || policies.are_found_in(window));
+    let mut searched = PatternMatches::default();
+    if !packed.any_text(may_match)? {
+        return Ok(searched);
     }
-
-    /// Whether a text is searched for them in little time.
-    pub(super) fn are_cheap(&self) -> bool {
-        let patterns = || self.policies.iter().map(|policy| &policy.pattern);
-        patterns().map(String::len).sum::<usize>() <= CHEAP_PATTERNS
-            && !patterns().any(|pattern| pattern.contains('{') || has_class(pattern))
-    }
-
-    /// What matches, once for each policy and origin of lines. Of a long line only the beginning is looked at. `used` is the
-    /// processor time that this thread has used so far: after [`SEARCH_TIME`] the rest is left.
-    pub(crate) fn find(
-        &self,
-        packed: &PackedLines,
-        used: impl Fn() -> Duration,
-    ) -> Result<PatternMatches, StoreError> {
-        let end = used() + SEARCH_TIME;
-        let is_over = || used() >= end;
-        let may_match =
-            |texts: &[u8]| windows(texts).any(|window| is_over() || self.any.is_match(window));
-        let mut searched = PatternMatches::default();
-        if !packed.any_text(may_match)? {
-            return Ok(searched);
+    let mut seen = HashSet::new();
+    let lines = packed.unpack()?;
+    let count = lines.len();
+    for (index, mut line) in lines.into_iter().enumerate() {
+        if is_over() {
+            searched.left = count - index;
+            break;
         }
-        let mut seen = HashSet::new();
-        let lines = packed.unpack()?;
-        let count = lines.len();
-        for (index, mut line) in lines.into_iter().enumerate() {
-            if is_over() {
-                searched.left = count - index;
-                break;
-            }
-            let text = std::mem::take(&mut line.log);
-            let looked_at = text.floor_char_boundary(MAX_LOOKED_AT);
-            let text = &text[..looked_at];
-            for number in &self.any.matches(text.as_bytes()) {
-                let policy = &self.policies[number];
-                if policy.is_echoed_by(text) {
-                    continue;
-                }
-                let origin = (
-                    number,
-                    line.allocation_id.clone(),
-                    line.container_id.clone(),
-                    line.agent_id.clone(),
-                );
-                if searched.found.len() < MOST_FOUND && seen.insert(origin) {
-                    searched.found.push(MatchedLine {
-                        label: policy.label.clone(),
-                        pattern: policy.pattern.clone(),
-                        action: policy.action,
-                        line: line.clone(),
-                    });
-                }
+        let text = std::mem::take(&mut line.log);
+        let looked_at = text.floor_char_boundary(MAX_LOOKED_AT);
+        for (number, policy) in policies.matching(&text[..looked_at]) {
+            let origin = (
+                number,
+                line.allocation_id.clone(),
+                line.container_id.clone(),
+                line.agent_id.clone(),
+            );
+            if searched.found.len() < MOST_FOUND && seen.insert(origin) {
+                searched.found.push(MatchedLine {
+                    label: policy.label.clone(),
+                    pattern: policy.pattern.clone(),
+                    action: policy.action,
+                    line: line.clone(),
+                });
             }
         }
-        Ok(searched)
     }
-}
-
-/// Whether a pattern has a class such as `\w`, which is very many characters.
-fn has_class(pattern: &str) -> bool {
-    let mut after_backslash = false;
-    pattern.chars().any(|c| {
-        let is_class = after_backslash && c.is_ascii_alphabetic();
-        after_backslash = c == '\\' && !after_backslash;
-        is_class
-    })
+    Ok(searched)
 }
 
 /// Texts one behind the other, in pieces of at most [`MAX_LOOKED_AT`] bytes that begin and end between lines; of a longer
@@ -190,19 +117,14 @@ pub(crate) fn thread_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
-impl CompiledPattern {
-    /// Whether a line shows the policy itself: code that prints its configuration must not trip over it.
-    fn is_echoed_by(&self, line: &str) -> bool {
-        line.contains("pattern") && line.contains(&self.pattern)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
-    use super::*;
+    use det_config::container::LogPolicy;
     use det_store::logs;
+
+    use super::*;
 
     fn policy(name: Option<&str>, pattern: Option<&str>, action: Option<LogAction>) -> LogPolicy {
         LogPolicy {
@@ -221,8 +143,8 @@ mod tests {
             })
             .collect();
         let packed = logs::pack(&lines).unwrap();
-        let policies = CompiledPolicies::of(policies, UserId(1)).unwrap().unwrap();
-        let searched = policies.find(&packed, thread_time).unwrap();
+        let policies = CompiledPolicies::of(policies).unwrap().unwrap();
+        let searched = find(&policies, &packed, thread_time).unwrap();
         assert_eq!(searched.left, 0);
         searched
             .found
@@ -259,8 +181,8 @@ mod tests {
             ..LogLine::default()
         };
         let packed = logs::pack(&[line("a"), line("a"), line("b")]).unwrap();
-        let policies = CompiledPolicies::of(&policies, UserId(1)).unwrap().unwrap();
-        let found = policies.find(&packed, thread_time).unwrap().found;
+        let policies = CompiledPolicies::of(&policies).unwrap().unwrap();
+        let found = find(&policies, &packed, thread_time).unwrap().found;
         assert_eq!(found.len(), 2);
         assert!(found.iter().all(|found| found.line.log.is_empty()));
     }
@@ -274,14 +196,14 @@ mod tests {
             ..LogLine::default()
         });
         let packed = logs::pack(&lines).unwrap();
-        let policies = CompiledPolicies::of(&policies, UserId(1)).unwrap().unwrap();
+        let policies = CompiledPolicies::of(&policies).unwrap().unwrap();
         let searched = |each: Duration| {
             let asked = Cell::new(0);
             let used = || {
                 asked.set(asked.get() + 1);
                 each * asked.get()
             };
-            let searched = policies.find(&packed, used).unwrap();
+            let searched = find(&policies, &packed, used).unwrap();
             (searched.found.len(), searched.left)
         };
         assert_eq!(searched(Duration::ZERO), (5, 0));
@@ -309,19 +231,6 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_and_classes_are_not_cheap() {
-        let cheap = |pattern: &str| {
-            let policies = [policy(Some("p"), Some(pattern), None)];
-            CompiledPolicies::of(&policies, UserId(1))
-                .unwrap()
-                .unwrap()
-                .are_cheap()
-        };
-        assert!(cheap(".*CUDA out of memory.*") && cheap(r"a\.b") && cheap(r"C:\\windows"));
-        assert!(!cheap("a[ab]{400}c") && !cheap(r"step \w+") && !cheap(&"x".repeat(2_000)));
-    }
-
-    #[test]
     fn what_is_noted_of_one_report_is_bounded() {
         let policies = [policy(Some("oom"), Some("out of memory"), None)];
         let lines: Vec<LogLine> = (0..1_000)
@@ -332,8 +241,8 @@ mod tests {
             })
             .collect();
         let packed = logs::pack(&lines).unwrap();
-        let policies = CompiledPolicies::of(&policies, UserId(1)).unwrap().unwrap();
-        let found = policies.find(&packed, thread_time).unwrap().found;
+        let policies = CompiledPolicies::of(&policies).unwrap().unwrap();
+        let found = find(&policies, &packed, thread_time).unwrap().found;
         assert_eq!(found.len(), MOST_FOUND);
     }
 
@@ -347,22 +256,5 @@ mod tests {
         );
         assert!(labels(&policies, &[&late]).is_empty());
         assert_eq!(labels(&policies, &[&early]), ["oom"]);
-    }
-
-    #[test]
-    fn a_line_that_shows_the_policy_is_no_match() {
-        let policies = [policy(Some("dead"), Some("link is dead"), None)];
-        let echo = r#"{"log_policies": [{"name": "dead", "pattern": "link is dead"}]}"#;
-        assert!(labels(&policies, &[echo, "  pattern: link is dead"]).is_empty());
-        assert_eq!(labels(&policies, &["the link is dead"]), ["dead"]);
-    }
-
-    #[test]
-    fn without_patterns_there_is_nothing_to_look_for() {
-        assert!(
-            CompiledPolicies::of(&[policy(Some("off"), None, None)], UserId(1))
-                .unwrap()
-                .is_none()
-        );
     }
 }
