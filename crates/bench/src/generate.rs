@@ -9,7 +9,7 @@ mod rows;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use det_ids::{ExperimentId, TrialId, UserId};
+use det_ids::{ExperimentId, RunId, TrialId, UserId};
 use det_store::logs::{self, LogLine};
 use det_store::metrics::{GroupSummary, StoredReport};
 use det_store::users::UserRow;
@@ -255,7 +255,8 @@ async fn add_experiments(
                 let mut summaries = Vec::with_capacity(all.len() * 2);
                 let mut checkpoints = Vec::new();
                 for (trial, id) in all.into_iter().zip(&trial_ids) {
-                    metrics::append(conn, *id, "validation", 1, &trial.validations).await?;
+                    metrics::append(conn, *id, "validation", RunId::FIRST, &trial.validations)
+                        .await?;
                     for (group, last_step, document) in trial.summaries {
                         summaries.push((*id, group, last_step, document));
                     }
@@ -294,7 +295,7 @@ async fn add_points(
     draw: &mut Draw,
 ) -> anyhow::Result<()> {
     let mut summary = GroupSummary::new();
-    summary.run_id = 1;
+    summary.run_id = RunId::FIRST;
     let mut step = 0_i64;
     let mut left = points;
     while left > 0 {
@@ -316,7 +317,8 @@ async fn add_points(
         write(store, move |tx| {
             Box::pin(async move {
                 for reports in &chunks {
-                    metrics::append(&mut tx.conn(), trial_id, "training", 1, reports).await?;
+                    metrics::append(&mut tx.conn(), trial_id, "training", RunId::FIRST, reports)
+                        .await?;
                 }
                 Ok(())
             })

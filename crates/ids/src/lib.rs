@@ -120,6 +120,11 @@ number_id!(
     #[derive(Default)]
     ProjectId
 );
+number_id!(
+    /// A run of a trial, counted from 1 within its trial; the default, 0, is no run. Clients call it `trialRunId`.
+    #[derive(Default)]
+    RunId
+);
 text_id!(
     /// A task: `<experiment>.<request uuid>` for trials, a UUID for everything else.
     TaskId
@@ -164,6 +169,17 @@ impl TaskId {
     /// The id of this task's `n`-th allocation (n counts from 1).
     pub fn allocation(&self, n: u32) -> AllocationId {
         AllocationId(format!("{}.{n}", self.0))
+    }
+}
+
+impl RunId {
+    /// The first run of a trial.
+    pub const FIRST: Self = Self(1);
+
+    /// The run after this one; the first after none.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{
-    AllocationId, CheckpointId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId,
+    AllocationId, CheckpointId, ContainerId, ExperimentId, PlaceId, RequestId, RunId, TaskId,
+    TrialId,
 };
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
@@ -75,7 +76,7 @@ pub struct Trial {
     /// Its current task; a new one after each continuation.
     pub task_id: TaskId,
     /// Its newest run.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// Number of failures that count towards the limit of restarts.
     pub restarts: i64,
     /// Its life cycle's state.
@@ -121,7 +122,7 @@ pub struct Allocation {
     /// Its trial.
     pub trial_id: Option<TrialId>,
     /// Its run number.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// Slots asked for.
     pub slots: i64,
     /// Its life cycle's state.
@@ -219,9 +220,9 @@ pub struct Report {
     /// Its trial.
     pub trial_id: TrialId,
     /// The run that sent it.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// The trial's newest run when the report was accepted.
-    pub newest_run: i64,
+    pub newest_run: RunId,
     /// Content of the report.
     pub what: ReportContent,
 }

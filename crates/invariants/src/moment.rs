@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use det_ids::{AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, TaskId, TrialId};
+use det_ids::{
+    AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, RunId, TaskId, TrialId,
+};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::record::{EventKind, RecordedState, Subject};
@@ -198,7 +200,7 @@ fn tasks(snapshot: &Snapshot, found: &mut Vec<Violation>) {
 /// 2: one live allocation of a trial, when it wants one; older runs are fenced off.
 fn one_allocation(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     let mut live: HashMap<TrialId, Vec<&Allocation>> = HashMap::new();
-    let mut runs: HashSet<(TrialId, i64)> = HashSet::new();
+    let mut runs: HashSet<(TrialId, RunId)> = HashSet::new();
     for allocation in &snapshot.allocations {
         let Some(trial) = allocation.trial_id else {
             continue;
@@ -280,7 +282,7 @@ fn acknowledged(snapshot: &Snapshot, found: &mut Vec<Violation>) {
             ));
         }
     }
-    let mut newest: HashMap<(TrialId, i64, u8, &str), (usize, i64)> = HashMap::new();
+    let mut newest: HashMap<(TrialId, RunId, u8, &str), (usize, i64)> = HashMap::new();
     for report in &snapshot.acknowledged {
         if matches!(report.what, ReportContent::Control { .. }) {
             continue;
@@ -326,12 +328,12 @@ fn acknowledged(snapshot: &Snapshot, found: &mut Vec<Violation>) {
 }
 
 /// Trial, run, kind, stream, number: identifies a report.
-type Key<'a> = (TrialId, i64, u8, &'a str, i64);
+type Key<'a> = (TrialId, RunId, u8, &'a str, i64);
 
-fn key(trial_id: TrialId, run_id: i64, what: &ReportContent) -> Key<'_> {
+fn key(trial_id: TrialId, run_id: RunId, what: &ReportContent) -> Key<'_> {
     match what {
         ReportContent::Metric { step, .. } => (trial_id, run_id, 0, "", *step),
-        ReportContent::Checkpoint { uuid } => (TrialId(0), 0, 1, uuid.as_str(), 0),
+        ReportContent::Checkpoint { uuid } => (TrialId(0), RunId::default(), 1, uuid.as_str(), 0),
         ReportContent::Line { spool, sequence } => (trial_id, run_id, 2, spool, *sequence),
         ReportContent::Control { what } => (trial_id, run_id, 3, what, 0),
     }

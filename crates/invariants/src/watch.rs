@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
+use det_ids::{AllocationId, ExperimentId, RunId, TaskId, TrialId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -13,7 +13,7 @@ use crate::{Snapshot, Violation};
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
     experiments: BTreeMap<ExperimentId, ExperimentState>,
-    trials: BTreeMap<TrialId, (TrialState, TaskId, i64, i64)>,
+    trials: BTreeMap<TrialId, (TrialState, TaskId, RunId, i64)>,
     /// Only ended allocations: a live one may change to any state.
     allocations: BTreeMap<AllocationId, AllocationState>,
 }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::{Allocation, Experiment, Trial};
 
-    fn trial(state: TrialState, task: &str, run_id: i64) -> Snapshot {
+    fn trial(state: TrialState, task: &str, run_id: RunId) -> Snapshot {
         Snapshot {
             trials: vec![Trial {
                 id: TrialId(1),
@@ -139,11 +139,30 @@ mod tests {
     #[test]
     fn an_ended_trial_lives_again_only_as_another_task() {
         let mut watch = Watch::default();
-        assert_eq!(watch.observe(&trial(TrialState::Completed, "t", 2)), []);
-        assert_eq!(watch.observe(&trial(TrialState::Active, "t-1", 3)), []);
-        assert_eq!(watch.observe(&trial(TrialState::Completed, "t-1", 3)), []);
-        assert_eq!(watch.observe(&trial(TrialState::Active, "t-1", 4)).len(), 1);
-        assert_eq!(watch.observe(&trial(TrialState::Active, "t-1", 3)).len(), 1);
+        assert_eq!(
+            watch.observe(&trial(TrialState::Completed, "t", RunId(2))),
+            []
+        );
+        assert_eq!(
+            watch.observe(&trial(TrialState::Active, "t-1", RunId(3))),
+            []
+        );
+        assert_eq!(
+            watch.observe(&trial(TrialState::Completed, "t-1", RunId(3))),
+            []
+        );
+        assert_eq!(
+            watch
+                .observe(&trial(TrialState::Active, "t-1", RunId(4)))
+                .len(),
+            1
+        );
+        assert_eq!(
+            watch
+                .observe(&trial(TrialState::Active, "t-1", RunId(3)))
+                .len(),
+            1
+        );
     }
 
     #[test]
@@ -154,7 +173,7 @@ mod tests {
                 id: "t.1".into(),
                 task_id: "t".into(),
                 trial_id: Some(TrialId(1)),
-                run_id: 1,
+                run_id: RunId::FIRST,
                 slots: 1,
                 state: AllocationState::Terminated { exit },
                 preemptible: false,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, RunId, TrialId};
 use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Refusal, Report,
     ReportContent, Search, Snapshot, Task, Trial, check,
@@ -29,8 +29,8 @@ fn of_allocation(id: &str, kind: EventKind, to: AllocationStateName) -> Event {
 fn report(what: ReportContent) -> Report {
     Report {
         trial_id: TrialId(1),
-        run_id: 2,
-        newest_run: 2,
+        run_id: RunId(2),
+        newest_run: RunId(2),
         what,
     }
 }
@@ -86,7 +86,7 @@ fn sound() -> Snapshot {
             trial_count: 2,
             unmanaged: false,
         }],
-        trials: vec![trial(TrialId(1), 2), trial(TrialId(2), 1)],
+        trials: vec![trial(TrialId(1), RunId(2)), trial(TrialId(2), RunId(1))],
         tasks: vec![
             task(TrialId(1), TaskState::Running),
             task(TrialId(2), TaskState::Queued),
@@ -95,11 +95,11 @@ fn sound() -> Snapshot {
             allocation(
                 "task-1.1",
                 TrialId(1),
-                1,
+                RunId(1),
                 AllocationState::Terminated { exit },
             ),
-            allocation("task-1.2", TrialId(1), 2, AllocationState::Ready),
-            allocation("task-2.1", TrialId(2), 1, AllocationState::Pending),
+            allocation("task-1.2", TrialId(1), RunId(2), AllocationState::Ready),
+            allocation("task-2.1", TrialId(2), RunId(1), AllocationState::Pending),
         ],
         containers: vec![Container {
             id: "container".into(),
@@ -214,10 +214,10 @@ fn every_damage_is_seen() {
             s.trials[1].state = TrialState::Paused;
         }),
         (2, "the live allocation of an older run", |s| {
-            s.trials[0].run_id = 3;
+            s.trials[0].run_id = RunId(3);
         }),
         (2, "a report of an older run is taken", |s| {
-            s.acknowledged[0].newest_run = 3;
+            s.acknowledged[0].newest_run = RunId(3);
         }),
         (1, "a port of a host twice", |s| {
             s.allocations[1].service_port = Some(2901);

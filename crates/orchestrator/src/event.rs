@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
+    AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, RunId, SlotId, TaskId,
+    TrialId,
 };
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::ObservedState;
@@ -135,7 +136,7 @@ pub enum Event {
         /// The trial whose code ends early.
         id: TrialId,
         /// The run that reports; `None` = a user does.
-        run: Option<i64>,
+        run: Option<RunId>,
         /// Why the code ends early: its hyperparameters cannot be trained, or its user ends it.
         reason: EarlyExit,
         /// Who or what caused it, with the reason that users read.

@@ -34,7 +34,7 @@ mod unmanaged;
 use std::sync::Arc;
 
 pub use det_ids::LogLevel;
-use det_ids::{AllocationId, Micros, TaskId, TrialId};
+use det_ids::{AllocationId, Micros, RunId, TaskId, TrialId};
 use det_lifecycle::record::{ActorName, Subject};
 pub use effect::{Effect, NewTrial, Record, Topic};
 pub use event::{Continuation, Event, Need, PlacedAllocation};
@@ -229,7 +229,7 @@ impl Core {
     pub fn require_current_run(
         &self,
         trial: &Trial,
-        run: Option<i64>,
+        run: Option<RunId>,
         open: Mutant,
     ) -> Result<(), Refusal> {
         if self.is(open) {
@@ -244,7 +244,11 @@ impl Core {
 ///
 /// # Errors
 /// The run is over, or has not begun.
-pub fn require_current_run(trial: TrialId, newest: i64, run: Option<i64>) -> Result<(), Refusal> {
+pub fn require_current_run(
+    trial: TrialId,
+    newest: RunId,
+    run: Option<RunId>,
+) -> Result<(), Refusal> {
     match run {
         Some(run) if run > newest => Err(Refusal::Precondition(format!(
             "run {run} of trial {trial} has not begun: its newest is run {newest}, and only that may report"

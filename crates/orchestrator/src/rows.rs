@@ -5,8 +5,8 @@ use std::fmt;
 
 use det_config::hyperparameters::{SearcherConfig, Space};
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId,
-    TrialId, UserId,
+    AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, RunId, SlotId,
+    TaskId, TrialId, UserId,
 };
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{DesiredState, ObservedState};
@@ -92,7 +92,7 @@ pub struct Trial {
     /// What is known of its code, of which `state` follows; `None` = the master runs it.
     pub unmanaged: Option<UnmanagedState>,
     /// Its newest run; 0 before the first.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// Number of failures that count against `max_restarts`.
     pub restarts: u32,
     /// When it ended; `None` = it has not.
@@ -155,7 +155,7 @@ pub struct Allocation {
     /// The trial of its task, if any.
     pub trial_id: Option<TrialId>,
     /// The trial's run that it is; 0 without a trial.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// State of the allocation's life cycle.
     pub state: AllocationState,
     /// Pool that it waits or runs in.
@@ -315,7 +315,7 @@ pub trait Rows {
     fn set_hparams(&mut self, id: TrialId, hparams: &str);
     /// Stores that a run begins: what the code of the run before reported of itself is reset. `resumes` = it goes on from
     /// the newest checkpoint.
-    fn start_run(&mut self, id: TrialId, run_id: i64, resumes: bool);
+    fn start_run(&mut self, id: TrialId, run_id: RunId, resumes: bool);
     /// Why a run that fails now is not followed by another although restarts are left; `None` if it may be.
     fn restart_forbidden(&self, id: TrialId) -> Option<String>;
     /// How many tasks a trial has had.

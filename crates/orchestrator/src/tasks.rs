@@ -1,6 +1,6 @@
 //! What follows for a task. All of a task's attempts are requested here, and all end here, whatever the task's kind.
 
-use det_ids::{Micros, TaskId};
+use det_ids::{Micros, RunId, TaskId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationExit, AllocationState, Blame};
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::log_findings::LogFindings;
@@ -272,9 +272,10 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
             let run = trials::begin_run(scene, trial)?;
             (run.number, run.label)
         }
-        RestartPolicy::Never | RestartPolicy::WhenReleased => {
-            (0, format!("task {id} (attempt {})", task.attempts))
-        }
+        RestartPolicy::Never | RestartPolicy::WhenReleased => (
+            RunId::default(),
+            format!("task {id} (attempt {})", task.attempts),
+        ),
     };
     let row = Allocation {
         id: id.allocation(task.attempts),

@@ -1,6 +1,6 @@
 //! What follows for a trial.
 
-use det_ids::{ExperimentId, RequestId, TaskId, TrialId, quantity};
+use det_ids::{ExperimentId, RequestId, RunId, TaskId, TrialId, quantity};
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
@@ -127,7 +127,7 @@ pub(crate) fn on<R: Rows>(
             to: Some(step.state.state_name().into()),
             detail: None,
         });
-        if is_activated && row.run_id > 0 {
+        if is_activated && row.run_id >= RunId::FIRST {
             scene.log(&row.task_id, None, format!("Goes on: {}", worded.why()));
         }
         log_pause(scene, &row);
@@ -179,7 +179,7 @@ fn carry_out<R: Rows>(
 pub(crate) fn early_exit<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: TrialId,
-    run: Option<i64>,
+    run: Option<RunId>,
     reason: EarlyExit,
     cause: Cause,
 ) -> Result<(), Refusal> {
@@ -307,7 +307,7 @@ pub(crate) fn continue_in_new_task<R: Rows>(
 /// A trial's run that begins.
 pub(crate) struct Run {
     /// Counts the trial's runs from 1.
-    pub(crate) number: i64,
+    pub(crate) number: RunId,
     /// What users call it.
     pub(crate) label: String,
 }
@@ -315,7 +315,7 @@ pub(crate) struct Run {
 /// Begins a trial's next run, which is the attempt that its task is about to make.
 pub(crate) fn begin_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Result<Run, Refusal> {
     let (trial, experiment) = known(scene, id)?;
-    let number = trial.run_id + 1;
+    let number = trial.run_id.next();
     scene.rows.start_run(id, number, true);
     scene.effect(Effect::RunStarted(id));
     scene.wake(Topic::Trial(id));

@@ -55,7 +55,7 @@ pub(crate) fn start<R: Rows>(
     cause: Cause,
 ) -> Result<(), Refusal> {
     let (trial, _) = known(scene, id, "started")?;
-    let number = trial.run_id + 1;
+    let number = trial.run_id.next();
     scene.rows.start_run(id, number, resumes);
     scene.effect(Effect::RunStarted(id));
     scene.wake(Topic::Trial(id));

@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, RunId, TrialId};
 use det_pods::{
     Member, PodFacts, admits, holds, label_value, node_facts, objects, observed, pod_facts,
     recorded, release_patch,
@@ -161,7 +161,7 @@ proptest! {
             let origin = &mut member.start.origin;
             origin.experiment_id = experiment.map(ExperimentId);
             origin.trial_id = trial.map(TrialId);
-            origin.run_id = run;
+            origin.run_id = RunId(run);
             origin.workspace_name.clone_from(&workspace);
             origin.owner_name.clone_from(&owner);
             origin.resource_pool.clone_from(&pool);

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, TaskId, UserId, WorkspaceId};
+use det_ids::{
+    AllocationId, ContainerId, JobId, PlaceId, RunId, SlotId, TaskId, UserId, WorkspaceId,
+};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_rm::{
     Capacity, Changes, ContainerStart, Core, Fit, Health, JoinedPlace, Lease, LeaseId, Leases,
@@ -426,7 +428,7 @@ impl Core for TestCore {
             owner_name: "determined".to_owned(),
             experiment_id: None,
             trial_id: None,
-            run_id: 0,
+            run_id: RunId::default(),
             attempt: 1,
             preemptible: false,
             member: row.member,

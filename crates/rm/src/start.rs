@@ -1,6 +1,6 @@
 //! What a manager receives of a container that it is to start.
 
-use det_ids::{ExperimentId, JobId, TrialId, WorkspaceId};
+use det_ids::{ExperimentId, JobId, RunId, TrialId, WorkspaceId};
 use det_taskspec::ContainerSpec;
 use serde_json::Value;
 
@@ -37,7 +37,7 @@ pub struct Origin {
     /// The trial that the task works for, if any.
     pub trial_id: Option<TrialId>,
     /// Number of the trial's run that the allocation is; 0 without a trial.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// Number of the allocation among those of its task, from 1.
     pub attempt: u32,
     /// Whether the allocation can be asked to give its slots back, and its task goes on later.

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use det_ids::{AllocationId, ExperimentId, TaskId, TrialId, UserId};
+use det_ids::{AllocationId, ExperimentId, RunId, TaskId, TrialId, UserId};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::require_current_run;
 use det_store::users::{SessionRow, UserChange, UserRow};
@@ -68,7 +68,7 @@ pub struct TaskActor {
     /// Its trial.
     pub trial_id: Option<TrialId>,
     /// Which run of the trial its allocation is; 0 without a trial.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// Whether its allocation has ended. For a short time it may still report what happened before.
     pub ended: bool,
 }
@@ -91,7 +91,7 @@ impl Actor {
     }
 
     /// Refuses a report of a task for a run that is not its own, whatever number it gives; users may report for any run.
-    pub fn require_run(&self, trial_id: TrialId, run_id: i64) -> AppResult<()> {
+    pub fn require_run(&self, trial_id: TrialId, run_id: RunId) -> AppResult<()> {
         match self {
             Self::Task(task) if task.run_id != run_id => Err(AppError::new(
                 ErrorKind::Forbidden,
@@ -106,13 +106,13 @@ impl Actor {
 
     /// Fences reports of an older run: once another allocation has taken its place it changes nothing any more.
     /// `current` is the trial's run as read in the transaction that would make the change.
-    pub fn require_current_run(&self, trial_id: TrialId, current: i64) -> AppResult<()> {
+    pub fn require_current_run(&self, trial_id: TrialId, current: RunId) -> AppResult<()> {
         require_current_run(trial_id, current, self.run())
             .map_err(|refused| AppError::precondition(refused.to_string()))
     }
 
     /// The run of its trial that a task is; `None` for a user.
-    pub(crate) fn run(&self) -> Option<i64> {
+    pub(crate) fn run(&self) -> Option<RunId> {
         match self {
             Self::Task(task) => Some(task.run_id),
             Self::User(_) => None,
@@ -207,7 +207,7 @@ struct TaskIdentity {
     task_id: TaskId,
     experiment_id: Option<ExperimentId>,
     trial_id: Option<TrialId>,
-    run_id: i64,
+    run_id: RunId,
     owner_id: UserId,
     /// When the rows were asked last.
     checked: Instant,

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use det_ids::{
-    AllocationId, CheckpointId, ContainerId, ExperimentId, JobId, PlaceId, RequestId, SlotId,
-    TaskId, TrialId,
+    AllocationId, CheckpointId, ContainerId, ExperimentId, JobId, PlaceId, RequestId, RunId,
+    SlotId, TaskId, TrialId,
 };
 use det_lifecycle::record::{EventKind, RecordedState, Subject};
 use det_orchestrator::Task;
@@ -90,7 +90,7 @@ impl Agent {
 pub(crate) struct Checkpoint {
     pub(crate) uuid: CheckpointId,
     pub(crate) trial_id: TrialId,
-    pub(crate) run_id: i64,
+    pub(crate) run_id: RunId,
     pub(crate) steps: i64,
     pub(crate) files: BTreeMap<String, i64>,
 }
@@ -107,7 +107,7 @@ pub(crate) struct StoredSearch {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Metric {
     pub(crate) trial_id: TrialId,
-    pub(crate) run_id: i64,
+    pub(crate) run_id: RunId,
     pub(crate) step: i64,
     pub(crate) value: f64,
 }
@@ -116,7 +116,7 @@ pub(crate) struct Metric {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) trial_id: TrialId,
-    pub(crate) run_id: i64,
+    pub(crate) run_id: RunId,
     pub(crate) spool: String,
     pub(crate) sequence: i64,
 }
@@ -138,7 +138,7 @@ pub(crate) struct Rows {
     pub(crate) searches: BTreeMap<ExperimentId, StoredSearch>,
     pub(crate) metrics: Vec<Metric>,
     /// Steps stored by trial and run.
-    pub(crate) steps: BTreeMap<(TrialId, i64), BTreeSet<i64>>,
+    pub(crate) steps: BTreeMap<(TrialId, RunId), BTreeSet<i64>>,
     pub(crate) lines: Vec<Line>,
     /// The next number of each spool.
     pub(crate) spools: BTreeMap<String, i64>,

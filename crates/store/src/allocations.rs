@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, JobId, PlaceId, SlotId, TaskId, TrialId, UserId,
+    AllocationId, ContainerId, ExperimentId, JobId, PlaceId, RunId, SlotId, TaskId, TrialId, UserId,
 };
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{DesiredState, ObservedState};
@@ -81,7 +81,7 @@ pub struct AllocationRow {
     /// Its trial, for trials.
     pub trial_id: Option<TrialId>,
     /// The trial's run that it is.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// The state of its life cycle. Its name is stored in the column `state` too, for queries.
     #[row(json = "machine")]
     pub state: AllocationState,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use det_ids::{
     AgentId, AllocationId, CheckpointId, ContainerId, ExperimentId, JobId, PlaceId, ProjectId,
-    RequestId, TaskId, TrialId, UserId, WorkspaceId,
+    RequestId, RunId, TaskId, TrialId, UserId, WorkspaceId,
 };
 use rusqlite::types::FromSql;
 use serde::Serialize;
@@ -138,7 +138,7 @@ macro_rules! texts {
     )+};
 }
 
-numbers!(ExperimentId, TrialId, UserId, WorkspaceId, ProjectId);
+numbers!(ExperimentId, TrialId, RunId, UserId, WorkspaceId, ProjectId);
 texts!(
     TaskId,
     AllocationId,

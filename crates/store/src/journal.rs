@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -42,7 +42,7 @@ pub struct Entry {
     /// The trial that reported it.
     pub trial_id: TrialId,
     /// Run that reported it.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// Its group.
     pub group: String,
     /// The report as [`metrics::NewReport::encode`] made it.
@@ -143,7 +143,7 @@ pub async fn newest(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
 pub struct SortedReports {
     through: i64,
     // Chunks of a trial are in the order of its runs.
-    lines: BTreeMap<(TrialId, i64, String), Vec<Vec<u8>>>,
+    lines: BTreeMap<(TrialId, RunId, String), Vec<Vec<u8>>>,
 }
 
 impl SortedReports {
@@ -186,7 +186,7 @@ impl SortedReports {
             through: self.through,
             ..Compaction::default()
         };
-        let mut highest: BTreeMap<(TrialId, i64), i64> = BTreeMap::new();
+        let mut highest: BTreeMap<(TrialId, RunId), i64> = BTreeMap::new();
         let mut changed: BTreeMap<(TrialId, String), GroupSummary> = BTreeMap::new();
         for ((trial_id, run_id, group), lines) in self.lines {
             let key = (trial_id, group.clone());
@@ -244,7 +244,7 @@ struct Summary {
 #[derive(Debug)]
 struct Steps {
     trial_id: TrialId,
-    run_id: i64,
+    run_id: RunId,
     highest: i64,
 }
 
@@ -267,7 +267,7 @@ impl Compaction {
     fn pack_lines(
         &mut self,
         trial_id: TrialId,
-        run_id: i64,
+        run_id: RunId,
         group: &str,
         lines: &[Vec<u8>],
         summary: &mut GroupSummary,
@@ -364,7 +364,7 @@ async fn apply_lists(
          WHERE t.id = n.trial_id AND t.run_id = n.run_id AND t.total_batches < n.highest",
     )
     .bind(of(|s| s.trial_id.0))
-    .bind(of(|s| s.run_id))
+    .bind(of(|s| s.run_id.0))
     .bind(of(|s| s.highest))
     .execute(conn)
     .await?;

@@ -5,7 +5,7 @@ mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -207,7 +207,7 @@ pub struct GroupSummary {
     /// Highest step reported by the current run; -1 before the first.
     pub last_step: i64,
     /// The newest run that has reported.
-    pub run_id: i64,
+    pub run_id: RunId,
 }
 
 impl Default for GroupSummary {
@@ -222,7 +222,7 @@ impl GroupSummary {
         Self {
             metrics: BTreeMap::new(),
             last_step: -1,
-            run_id: 0,
+            run_id: RunId::default(),
         }
     }
 
@@ -232,7 +232,7 @@ impl GroupSummary {
     }
 
     /// Goes on with reports of `run_id`: steps are compared within one run only.
-    pub fn start_run(&mut self, run_id: i64) {
+    pub fn start_run(&mut self, run_id: RunId) {
         if self.run_id != run_id {
             self.run_id = run_id;
             self.last_step = -1;
@@ -333,7 +333,7 @@ pub struct ChunkRow {
     /// `training`, `validation`, or a group of the user's.
     pub group_name: String,
     /// Run that reported it.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// Lowest step in it; -1 without steps.
     pub first_step: i64,
     /// Highest step in it; -1 without steps.
@@ -397,7 +397,7 @@ pub(crate) fn counts_as_progress(group: &str) -> bool {
 #[derive(Debug)]
 pub struct NewChunk {
     trial_id: TrialId,
-    run_id: i64,
+    run_id: RunId,
     group: String,
     first_step: i64,
     last_step: i64,
@@ -408,7 +408,7 @@ pub struct NewChunk {
 
 impl NewChunk {
     /// An empty one.
-    pub fn new(trial_id: TrialId, run_id: i64, group: &str) -> Self {
+    pub fn new(trial_id: TrialId, run_id: RunId, group: &str) -> Self {
         Self {
             trial_id,
             run_id,
@@ -491,7 +491,7 @@ pub(crate) async fn append_all(
     )
     .bind(of(|c| c.trial_id.0))
     .bind(chunks.iter().map(|c| c.group.as_str()).collect::<Vec<_>>())
-    .bind(of(|c| c.run_id))
+    .bind(of(|c| c.run_id.0))
     .bind(of(|c| c.first_step))
     .bind(of(|c| c.last_step))
     .bind(chunks.iter().map(|c| count(c.reports)).collect::<Vec<_>>())
@@ -506,7 +506,7 @@ pub async fn append(
     conn: &mut Conn<'_>,
     trial_id: TrialId,
     group: &str,
-    run_id: i64,
+    run_id: RunId,
     reports: &[StoredReport],
 ) -> Result<(), StoreError> {
     let mut chunk = NewChunk::new(trial_id, run_id, group);
@@ -525,7 +525,7 @@ pub async fn chunks_with_step(
     conn: &mut Conn<'_>,
     trial_id: TrialId,
     group: &str,
-    run_id: i64,
+    run_id: RunId,
     step: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
     Ok(fetch_all!(
@@ -545,7 +545,7 @@ pub async fn newest_without_step(
     conn: &mut Conn<'_>,
     trial_id: TrialId,
     group: &str,
-    run_id: i64,
+    run_id: RunId,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
     Ok(fetch_all!(

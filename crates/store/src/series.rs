@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 
 use crate::metrics::{ChunkRow, number};
 use crate::query::{Query, Value as Parameter};
@@ -77,7 +77,7 @@ impl Stretch {
 /// One run of a trial.
 #[derive(Debug, Clone, PartialEq)]
 struct Run {
-    run_id: i64,
+    run_id: RunId,
     /// Values in a whole stretch.
     width: u64,
     /// Values in the last stretch.
@@ -93,7 +93,7 @@ pub struct Series {
 
 impl Series {
     /// Adds the next value. What is not finite is left out, as it is in summaries.
-    pub fn add(&mut self, run_id: i64, point: Point) {
+    pub fn add(&mut self, run_id: RunId, point: Point) {
         if !point.value.is_finite() {
             return;
         }
@@ -123,7 +123,7 @@ impl Series {
 
     /// At most `most` points in order of their steps, of those that `counts` (by run and step): the lowest and highest of
     /// each of equally many stretches, and the very first and last.
-    pub fn points(&self, most: usize, counts: impl Fn(i64, i64) -> bool) -> Vec<Point> {
+    pub fn points(&self, most: usize, counts: impl Fn(RunId, i64) -> bool) -> Vec<Point> {
         let mut points: Vec<Point> = Vec::new();
         for run in &self.runs {
             points.extend(
@@ -144,7 +144,7 @@ impl Series {
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         put(count(self.runs.len()));
         for run in &self.runs {
-            put(run.run_id);
+            put(run.run_id.0);
             put(run.width.cast_signed());
             put(run.last.cast_signed());
             put(count(run.stretches.len()));
@@ -166,7 +166,11 @@ impl Series {
         }
         let mut runs = Vec::new();
         for _ in 0..take()? {
-            let (run_id, width, last) = (take()?, take()?.cast_unsigned(), take()?.cast_unsigned());
+            let (run_id, width, last) = (
+                RunId(take()?),
+                take()?.cast_unsigned(),
+                take()?.cast_unsigned(),
+            );
             let count = usize::try_from(take()?).ok().filter(|n| *n <= STRETCHES)?;
             let mut stretches = Vec::with_capacity(count);
             for _ in 0..count {
@@ -355,7 +359,10 @@ mod tests {
         for step in 0..count {
             #[expect(clippy::cast_precision_loss, reason = "small numbers")]
             let value = ((step * 7919) % 1000) as f64;
-            series.add(1, point(step, if step == 1234 { 5000.0 } else { value }));
+            series.add(
+                RunId(1),
+                point(step, if step == 1234 { 5000.0 } else { value }),
+            );
         }
         series
     }
@@ -392,23 +399,23 @@ mod tests {
         let mut restored = Series::unpack(&whole.pack()).unwrap();
         assert_eq!(restored, whole);
         for step in 3000..9000 {
-            whole.add(2, point(step, 1.5));
-            restored.add(2, point(step, 1.5));
+            whole.add(RunId(2), point(step, 1.5));
+            restored.add(RunId(2), point(step, 1.5));
         }
         assert_eq!(restored, whole);
         assert_eq!(Series::unpack(&[FORMAT, 1]), None);
         assert_eq!(Series::unpack(&[9]), None);
-        let points = whole.points(usize::MAX, |run, step| run == 2 || step < 10);
+        let points = whole.points(usize::MAX, |run, step| run == RunId(2) || step < 10);
         assert!(points.iter().all(|p| p.step < 10 || p.step >= 3000));
     }
 
     #[test]
     fn what_is_not_a_number_is_left_out() {
         let mut series = Series::default();
-        series.add(1, point(1, f64::NAN));
-        series.add(1, point(2, f64::INFINITY));
+        series.add(RunId(1), point(1, f64::NAN));
+        series.add(RunId(1), point(2, f64::INFINITY));
         assert!(series.points(10, |_, _| true).is_empty());
-        series.add(1, point(3, 1.0));
+        series.add(RunId(1), point(3, 1.0));
         assert_eq!(series.points(1, |_, _| true).len(), 1);
     }
 
@@ -419,7 +426,7 @@ mod tests {
             id: 7,
             trial_id: TrialId(1),
             group_name: "training".into(),
-            run_id: 2,
+            run_id: RunId(2),
             first_step: 3,
             last_step: 3,
             reports: 1,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use det_ids::{CheckpointId, ExperimentId, RequestId, TaskId, TrialId};
+use det_ids::{CheckpointId, ExperimentId, RequestId, RunId, TaskId, TrialId};
 use det_lifecycle::state_name::StateName;
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::{TrialCounts, UnmanagedState};
@@ -32,7 +32,7 @@ pub struct TrialRow {
     /// 0 to 2^31.
     pub seed: i64,
     /// Counts allocations; reports of an older run are refused.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// Failures charged so far.
     pub restarts: i64,
     /// Checkpoint that the first run starts from.
@@ -132,7 +132,7 @@ impl NewTrial {
             state: self.state,
             hparams: self.hparams.clone(),
             seed: self.seed,
-            run_id: 0,
+            run_id: RunId::default(),
             restarts: 0,
             warm_start_checkpoint: self.warm_start_checkpoint.clone(),
             latest_checkpoint: None,

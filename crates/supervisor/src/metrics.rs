@@ -7,6 +7,7 @@ mod averages;
 mod gpus;
 mod machine;
 
+use det_ids::RunId;
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -78,10 +79,10 @@ impl MetricSubject {
         }
     }
 
-    fn run_id(self) -> i64 {
+    fn run_id(self) -> RunId {
         match self {
             Self::Trial(of) => of.run_id,
-            Self::Task(_) => 0,
+            Self::Task(_) => RunId::default(),
         }
     }
 }
@@ -328,7 +329,7 @@ impl Queue {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
-    trial_run_id: i64,
+    trial_run_id: RunId,
     agent_id: &'a str,
     again: bool,
     reports: Vec<ReportBody<'a>>,
@@ -352,7 +353,7 @@ struct Answer {
 /// The address that reports are sent to, and what identifies their sender.
 struct Route {
     path: String,
-    run_id: i64,
+    run_id: RunId,
     agent_id: String,
     container_id: String,
     master: Master,

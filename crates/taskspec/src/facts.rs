@@ -3,7 +3,9 @@
 //! All are plain values. `det-config` fills in what an experiment's configuration and a pool's defaults contain, the
 //! master what its rows and its own configuration contain.
 
-use det_ids::{AllocationId, CheckpointId, ContainerId, ExperimentId, TaskId, TrialId, UserId};
+use det_ids::{
+    AllocationId, CheckpointId, ContainerId, ExperimentId, RunId, TaskId, TrialId, UserId,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -66,7 +68,7 @@ pub struct TrialFacts {
     /// Id of its experiment.
     pub experiment_id: ExperimentId,
     /// Number of the trial's run, which is this allocation. It grows from run to run.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// Which of the sets of training ports the allocation has ([`HostPorts`](crate::HostPorts)); `None` = it was given none.
     pub port_step: Option<u16>,
     /// The key pair by which launchers reach the other containers of the allocation: the same for all of them, whenever

@@ -1,6 +1,6 @@
 //! The specification of one container, as the master sends it to the place that runs it.
 
-use det_ids::{AllocationId, ContainerId, SlotId, TaskId, TrialId, UserId};
+use det_ids::{AllocationId, ContainerId, RunId, SlotId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
 
 use crate::kind::TaskKind;
@@ -160,7 +160,7 @@ pub struct SystemMetrics {
     /// The trial that they are reported for.
     pub trial_id: TrialId,
     /// The run of the trial that this container belongs to.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// Seconds between two samples, at least 1.
     pub sample_seconds: u32,
     /// How many samples a report is the average of, at least 1.

@@ -1,6 +1,6 @@
 //! Made-up rows that look like those of real experiments: names that repeat, states that mix, metrics that fall.
 
-use det_ids::{ExperimentId, LogLevel, LogSource, LogStream, TaskId, UserId};
+use det_ids::{ExperimentId, LogLevel, LogSource, LogStream, RunId, TaskId, UserId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
@@ -263,7 +263,7 @@ fn trial(
     let batches = 100 * (1 + i64::try_from(draw.below(1000)).unwrap_or(0));
     let validations = batches / 100;
     let (mut training, mut validation) = (GroupSummary::new(), GroupSummary::new());
-    (training.run_id, validation.run_id) = (1, 1);
+    (training.run_id, validation.run_id) = (RunId::FIRST, RunId::FIRST);
     let latest = 0.2 + draw.unit();
     let best = latest * (0.8 + 0.2 * draw.unit());
     for (step, loss) in [(batches / 2, best), (batches, latest)] {

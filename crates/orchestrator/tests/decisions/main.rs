@@ -9,7 +9,7 @@ mod unmanaged;
 mod world;
 
 use det_config::hyperparameters::SearchMethod;
-use det_ids::{Micros, TrialId};
+use det_ids::{Micros, RunId, TrialId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
@@ -86,7 +86,7 @@ fn the_only_trial_that_completes_completes_its_experiment() {
 fn a_failing_trial_is_restarted_as_often_as_allowed_and_then_the_search_goes_on() {
     let mut world = world(RANDOM, 1);
     for run in 1..=2 {
-        assert_eq!(world.trial_row(1).run_id, run);
+        assert_eq!(world.trial_row(1).run_id.0, run);
         let ids = world.runs_on(1, &["a"]);
         world.observe("a", &ids[0], exits(3));
     }
@@ -147,7 +147,7 @@ fn a_lost_place_costs_no_restart() {
         },
     );
     assert_eq!(world.trial_row(1).restarts, 0);
-    assert_eq!(world.trial_row(1).run_id, 2);
+    assert_eq!(world.trial_row(1).run_id, RunId(2));
     let live = world.live(1);
     assert_eq!(world.allocations[&live].state, AllocationState::Pending);
 }
@@ -240,7 +240,7 @@ fn what_a_place_does_not_hold_any_more_is_lost_and_what_it_never_reported_is_not
         observed: Vec::new(),
     });
     assert!(world.containers[&ids[0]].ended_at.is_some());
-    assert_eq!(world.trial_row(1).run_id, 2);
+    assert_eq!(world.trial_row(1).run_id, RunId(2));
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn only_the_newest_run_ends_a_trial_early() {
     world.runs_on(1, &["a"]);
     let early = |run| Event::EarlyExit {
         id: TrialId(1),
-        run: Some(run),
+        run: Some(RunId(run)),
         reason: EarlyExit::UserRequested,
         cause: Cause::actor(ActorName::Task("code".into())),
     };
@@ -378,7 +378,7 @@ fn a_continued_trial_goes_on_as_a_further_task() {
     assert_eq!(world.experiment.ended_at, None);
     assert_eq!(world.trial_row(1).task_id.0, format!("{first}-1"));
     assert_eq!(world.trial_row(1).restarts, 0);
-    assert_eq!(world.trial_row(1).run_id, 2);
+    assert_eq!(world.trial_row(1).run_id, RunId(2));
     // Its log is kept as long, the same places are avoided, and it may restart again.
     let task = &world.tasks[&world.trial_row(1).task_id];
     assert_eq!(task.log_retention_days, Some(7));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use det_config::hyperparameters::SearchMethod;
-use det_ids::{Micros, TaskId, TrialId, UserId};
+use det_ids::{Micros, RunId, TaskId, TrialId, UserId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::DesiredState;
 use det_lifecycle::experiment::ExperimentEvent;
@@ -100,7 +100,7 @@ fn a_command_asks_for_what_its_row_says_runs_once_and_ends() {
     let (mut world, id) = with_task(TaskKind::Command);
     let row = &world.allocations[&id.allocation(1)];
     assert_eq!((row.slots, row.single_place), (2, true));
-    assert_eq!((row.run_id, row.job_id.as_str()), (0, "job-of-t"));
+    assert_eq!((row.run_id.0, row.job_id.as_str()), (0, "job-of-t"));
     assert!(
         world
             .lines()
@@ -481,7 +481,7 @@ fn a_trials_task_that_is_moved_asks_again_as_the_next_run() {
     world.experiment.resource_pool = "other".to_owned();
     world.happens(asked(&id, TaskEvent::Requeue));
     assert_eq!(world.tasks[&id].state, TaskState::Queued);
-    assert_eq!(world.trial_row(1).run_id, 2);
+    assert_eq!(world.trial_row(1).run_id, RunId(2));
     assert_eq!(
         world.allocations[&world.live(1)].resource_pool,
         "other".to_owned()

@@ -1,6 +1,6 @@
 //! What code outside the cluster reports of its trials, and what follows for their experiment.
 
-use det_ids::{Micros, TrialId};
+use det_ids::{Micros, RunId, TrialId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::record::{ActorName, Subject};
 use det_lifecycle::task::{TaskEnd, TaskState};
@@ -123,7 +123,11 @@ fn silence_ends_a_trial_and_a_heartbeat_or_a_start_revives_it() {
 
     beats(&mut world, 1);
     assert_eq!(world.trial_row(1).state, TrialState::Active);
-    assert_eq!(world.trial_row(1).run_id, 1, "the same run goes on");
+    assert_eq!(
+        world.trial_row(1).run_id,
+        RunId::FIRST,
+        "the same run goes on"
+    );
     assert_eq!(world.experiment.ended_at, None);
     assert_eq!(world.tasks[&task_id].ended_at, None);
 
@@ -131,7 +135,7 @@ fn silence_ends_a_trial_and_a_heartbeat_or_a_start_revives_it() {
     deadlines(&mut world);
     starts(&mut world, 1, false);
     assert_eq!(world.trial_row(1).state, TrialState::Active);
-    assert_eq!(world.trial_row(1).run_id, 2);
+    assert_eq!(world.trial_row(1).run_id, RunId(2));
     assert!(!world.resumed);
     assert_eq!(world.experiment.state, ExperimentState::Active);
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use det_config::hyperparameters::{Hyperparameter, SearchMethod, SearcherConfig, Space};
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, SlotId, TaskId,
-    TrialId, UserId,
+    AllocationId, ContainerId, ExperimentId, JobId, Micros, PlaceId, RequestId, RunId, SlotId,
+    TaskId, TrialId, UserId,
 };
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::experiment::ExperimentState;
@@ -172,7 +172,7 @@ impl World {
                             task_id: new.task_id.clone(),
                             state: new.state,
                             unmanaged: new.unmanaged,
-                            run_id: 0,
+                            run_id: RunId::default(),
                             restarts: 0,
                             ended_at: None,
                         };
@@ -346,7 +346,7 @@ impl Rows for World {
         }
         counts
     }
-    fn start_run(&mut self, id: TrialId, run_id: i64, resumes: bool) {
+    fn start_run(&mut self, id: TrialId, run_id: RunId, resumes: bool) {
         self.resumed = resumes;
         if let Some(trial) = self.trials.get_mut(&id) {
             trial.run_id = run_id;

@@ -1,6 +1,6 @@
 //! Members of allocations, and ways into JSON.
 
-use det_ids::{ExperimentId, JobId, TaskId, TrialId, UserId, WorkspaceId};
+use det_ids::{ExperimentId, JobId, RunId, TaskId, TrialId, UserId, WorkspaceId};
 use det_pods::{
     ClusterFacts, MasterCert, MasterUrl, Member, Objects, Scheduler, Seal, SlotResource, objects,
 };
@@ -95,7 +95,7 @@ pub(crate) fn member(kind: TaskKind, task: &str, attempt: u32, rank: u32, slots:
         owner_name: "ada".into(),
         experiment_id: is_trial.then_some(ExperimentId(3)),
         trial_id: is_trial.then_some(TrialId(9)),
-        run_id: i64::from(attempt),
+        run_id: RunId(attempt.into()),
         attempt,
         preemptible: is_trial,
         member: rank,

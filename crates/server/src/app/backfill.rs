@@ -59,6 +59,7 @@ fn waits_for_slots(allocation: &AllocationRow) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use det_ids::RunId;
     use det_lifecycle::allocation::AllocationState;
     use det_scheduler::WaitExplanation;
     use det_taskspec::TaskKind;
@@ -79,7 +80,7 @@ mod tests {
             job_id: "j".into(),
             experiment_id: None,
             trial_id: None,
-            run_id: 1,
+            run_id: RunId::FIRST,
             state: AllocationState::Pending,
             resource_pool: "default".into(),
             slots,

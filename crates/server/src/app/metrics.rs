@@ -55,7 +55,7 @@ pub mod task_metrics;
 use std::sync::Arc;
 
 use det_failpoints::failpoint;
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 use det_orchestrator::{Event, validation};
 use det_searcher::Event as SearchEvent;
 use det_store::metrics::{StoredReport, number};
@@ -87,7 +87,7 @@ pub struct Report {
     /// Id of the trial that reports.
     pub trial_id: TrialId,
     /// Run that reports.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// The group of metrics: `training`, `validation` or one of the user's.
     pub group: String,
     /// Steps completed; `None` for profiler groups.

@@ -6,7 +6,7 @@
 //! its owner's and administrators'.
 
 use det_authz::{Kind, Permission, Target};
-use det_ids::{CheckpointId, ExperimentId, Micros, RequestId, TrialId};
+use det_ids::{CheckpointId, ExperimentId, Micros, RequestId, RunId, TrialId};
 use det_lifecycle::unmanaged::UnmanagedEvent;
 use det_orchestrator::Event;
 use det_store::experiments::ExperimentRow;
@@ -34,7 +34,7 @@ const LONGEST_HPARAMS: usize = 128 << 10;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartedRun {
     /// Counts the runs of the trial, from 1.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// UUID of the checkpoint to go on from.
     pub latest_checkpoint: Option<CheckpointId>,
     /// Its steps; 0 without one.
@@ -275,7 +275,7 @@ impl UnmanagedRuns {
 
 /// The first run has nothing to go on from, whatever the experiment was made from.
 fn started_run(trial: TrialRow, resumes: bool) -> StartedRun {
-    let goes_on = resumes && trial.run_id > 1;
+    let goes_on = resumes && trial.run_id > RunId::FIRST;
     let latest_checkpoint = trial.latest_checkpoint.filter(|_| goes_on);
     StartedRun {
         run_id: trial.run_id,

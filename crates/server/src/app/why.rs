@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, SlotId, quantity};
+use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, RunId, SlotId, quantity};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::record::Subject;
 use det_lifecycle::state_name::StateName;
@@ -489,7 +489,7 @@ impl Explanations {
                 continue;
             };
             // What an earlier run has done does not show how fast this one is.
-            if row.run_id != 1 || row.preempt_deadline.is_some() {
+            if row.run_id != RunId::FIRST || row.preempt_deadline.is_some() {
                 continue;
             }
             let Some(trial) = trials::find(&mut conn.conn(), trial).await? else {

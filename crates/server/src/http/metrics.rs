@@ -8,7 +8,7 @@ use det_api_types::metrics::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::Timestamp;
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 use det_store::metrics::StoredReport;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -55,7 +55,7 @@ async fn report_trial_metrics(
 fn report(trial_id: TrialId, incoming: IncomingReport) -> Report {
     Report {
         trial_id,
-        run_id: incoming.trial_run_id,
+        run_id: RunId(incoming.trial_run_id),
         group: incoming.group,
         step: incoming.steps_completed,
         at: incoming
@@ -168,7 +168,7 @@ fn chunk(message: Vec<(Source, StoredReport)>) -> AppResult<MetricsChunk> {
             // Reports that a newer run has outdated are not among them.
             archived: false,
             id: source.id,
-            trial_run_id: source.run_id,
+            trial_run_id: source.run_id.0,
             group: source.group,
         })
     };
@@ -191,7 +191,7 @@ mod tests {
         let report = report(TrialId(7), read_report(body).unwrap());
         assert_eq!(
             (report.trial_id, report.run_id, report.group.as_str()),
-            (TrialId(7), 2, "training")
+            (TrialId(7), RunId(2), "training")
         );
         assert_eq!(report.step, Some(3));
         assert!(report.at > 0, "without a time it is now");

@@ -13,7 +13,7 @@ use det_api_types::profiler::{
     TrialProfilerMetricLabels, TrialProfilerMetricsBatch,
 };
 use det_api_types::wire::{Float, Object, Timestamp};
-use det_ids::{AgentId, TaskId, TrialId};
+use det_ids::{AgentId, RunId, TaskId, TrialId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -52,7 +52,7 @@ async fn report_system_metrics(
     WireBody(body): WireBody<ReportSystemMetricsRequest>,
 ) -> Answer {
     let measured = Measurements {
-        run_id: body.trial_run_id,
+        run_id: RunId(body.trial_run_id),
         agent_id: body.agent_id.into(),
         again: body.again,
         reports: measured_reports(body.reports),

@@ -70,7 +70,7 @@ async fn a_trial_is_measured_if_its_configuration_asks_for_it() {
     assert_eq!(answer["warnings"], json!([]));
     let spec = agent.next_start().await;
     let settings = spec.script.system_metrics.unwrap();
-    assert_eq!((settings.trial_id.0, settings.run_id), (1, 1));
+    assert_eq!((settings.trial_id.0, settings.run_id.0), (1, 1));
     assert_eq!(
         (settings.sample_seconds, settings.samples_per_report),
         (1, 10)

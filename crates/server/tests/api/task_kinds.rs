@@ -1,6 +1,6 @@
 //! Tasks that are no trials: queued, explained, logged and retained as trials are.
 
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, RunId};
 use serde_json::{Value, json};
 
 use det_ids::TaskId;
@@ -45,7 +45,7 @@ async fn waiting_command(cluster: &Cluster, model: ExperimentId) -> (String, Str
         job_id: JOB.into(),
         experiment_id: None,
         trial_id: None,
-        run_id: 0,
+        run_id: RunId::default(),
         preemptible: false,
         wait_reason: None,
         wait_since: None,

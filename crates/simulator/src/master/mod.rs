@@ -11,7 +11,7 @@ mod tasks;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use background::{PlannerAnswer, can_ever_fit};
-use det_ids::{ExperimentId, Micros, PlaceId, TrialId};
+use det_ids::{ExperimentId, Micros, PlaceId, RunId, TrialId};
 pub(crate) use det_orchestrator::Topic;
 use det_orchestrator::{
     Agenda, Clock, Core, Effect, Event, IdleClocks, NewTrial, SearchState, Trial,
@@ -188,7 +188,7 @@ impl<'a> Tx<'a> {
                 task_id: new.task_id,
                 state: new.state,
                 unmanaged: new.unmanaged,
-                run_id: 0,
+                run_id: RunId::default(),
                 restarts: 0,
                 ended_at: None,
             },

@@ -1,7 +1,7 @@
 //! The simulated rows as the orchestration core sees them.
 
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, SlotId, TaskId, TrialId,
+    AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, RunId, SlotId, TaskId, TrialId,
 };
 use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
@@ -104,7 +104,7 @@ impl det_orchestrator::Rows for Tx<'_> {
         TrialCounts::default()
     }
 
-    fn start_run(&mut self, id: TrialId, run_id: i64, _resumes: bool) {
+    fn start_run(&mut self, id: TrialId, run_id: RunId, _resumes: bool) {
         if let Some(known) = self.rows.trial_mut(id) {
             known.row.run_id = run_id;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{AllocationId, CheckpointId, ContainerId, Micros, TrialId};
+use det_ids::{AllocationId, CheckpointId, ContainerId, Micros, RunId, TrialId};
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
@@ -168,7 +168,7 @@ impl Tx<'_> {
         &self,
         allocation: &AllocationId,
         open: CoreMutant,
-    ) -> Result<(TrialId, i64), RefusalText> {
+    ) -> Result<(TrialId, RunId), RefusalText> {
         let row = self.rows.allocation(allocation)?;
         let id = reporter(row)?;
         let trial = self.rows.trials.get(&id);

@@ -14,7 +14,7 @@ mod store;
 use std::rc::Rc;
 
 use det_agent_proto::ContainerState;
-use det_ids::{AllocationId, ContainerId, TaskId, TrialId};
+use det_ids::{AllocationId, ContainerId, RunId, TaskId, TrialId};
 use det_invariants::{Report, Violation};
 use det_taskspec::ContainerExit;
 
@@ -202,7 +202,7 @@ enum Work {
     /// It trains.
     Trial {
         trial_id: TrialId,
-        run_id: i64,
+        run_id: RunId,
         seed: u32,
         from_step: i64,
         submission: Rc<Submission>,

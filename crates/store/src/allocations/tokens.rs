@@ -1,6 +1,6 @@
 //! Tokens with which containers act for their allocation; their hashes are stored.
 
-use det_ids::{AllocationId, ExperimentId, TaskId, TrialId, UserId};
+use det_ids::{AllocationId, ExperimentId, RunId, TaskId, TrialId, UserId};
 
 use crate::db::Link;
 use crate::unit::save_rows;
@@ -80,7 +80,7 @@ pub struct TokenOwner {
     /// The allocation's trial.
     pub trial_id: Option<TrialId>,
     /// The number of its trial's run; 0 without a trial.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// The task's owner.
     pub owner_id: UserId,
     /// When it expires, microseconds; `None` = while the allocation lives.

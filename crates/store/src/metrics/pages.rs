@@ -1,7 +1,7 @@
 //! Chunks page by page. A page begins at its place in the index: reading the last page of a long history costs what
 //! reading the first one does.
 
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 
 use super::ChunkRow;
 use crate::db::Link;
@@ -99,7 +99,7 @@ pub struct ChunkMark {
     /// See [`ChunkRow`].
     pub id: i64,
     /// See [`ChunkRow`].
-    pub run_id: i64,
+    pub run_id: RunId,
     /// See [`ChunkRow`].
     pub first_step: i64,
     /// See [`ChunkRow`].

@@ -3,8 +3,9 @@
 //! The table `metric_runs` has it apart from the chunks: a trial has few runs and may have a hundred thousand chunks.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 
 use super::NewChunk;
 use crate::db::Link;
@@ -23,7 +24,7 @@ macro_rules! begins_earlier {
 /// are left out.
 pub(super) async fn note(conn: &mut Conn<'_>, chunks: &[NewChunk]) -> Result<(), StoreError> {
     // A chunk without steps (-1) has no information on where its run starts.
-    let mut runs: BTreeMap<(TrialId, &str, i64), i64> = BTreeMap::new();
+    let mut runs: BTreeMap<(TrialId, &str, RunId), i64> = BTreeMap::new();
     for chunk in chunks {
         let first = runs
             .entry((chunk.trial_id, &chunk.group, chunk.run_id))
@@ -63,7 +64,7 @@ pub(super) async fn note(conn: &mut Conn<'_>, chunks: &[NewChunk]) -> Result<(),
     ))
     .bind(runs.keys().map(|run| run.0.0).collect::<Vec<_>>())
     .bind(runs.keys().map(|run| run.1).collect::<Vec<_>>())
-    .bind(runs.keys().map(|run| run.2).collect::<Vec<_>>())
+    .bind(runs.keys().map(|run| run.2.0).collect::<Vec<_>>())
     .bind(runs.values().copied().collect::<Vec<_>>())
     .execute(&mut **pg)
     .await?;
@@ -81,11 +82,11 @@ pub(crate) fn run_starts_query(trial_ids: &[TrialId]) -> Query {
 pub async fn run_starts_of(
     conn: &mut Conn<'_>,
     trial_ids: &[TrialId],
-) -> Result<BTreeMap<TrialId, Vec<(String, i64, i64)>>, StoreError> {
-    let mut all: BTreeMap<TrialId, Vec<(String, i64, i64)>> = BTreeMap::new();
+) -> Result<BTreeMap<TrialId, Vec<(String, RunId, i64)>>, StoreError> {
+    let mut all: BTreeMap<TrialId, Vec<(String, RunId, i64)>> = BTreeMap::new();
     for ids in pieces(trial_ids) {
         let rows = run_starts_query(ids)
-            .fetch_all::<(TrialId, String, i64, i64)>(conn)
+            .fetch_all::<(TrialId, String, RunId, i64)>(conn)
             .await?;
         for (trial_id, group, run, start) in rows {
             all.entry(trial_id).or_default().push((group, run, start));
@@ -99,7 +100,7 @@ pub async fn run_starts_of(
 pub async fn run_starts(
     conn: &mut Conn<'_>,
     trial_id: TrialId,
-) -> Result<Vec<(String, i64, i64)>, StoreError> {
+) -> Result<Vec<(String, RunId, i64)>, StoreError> {
     let mut all = run_starts_of(conn, &[trial_id]).await?;
     Ok(all.remove(&trial_id).unwrap_or_default())
 }
@@ -108,8 +109,8 @@ pub async fn run_starts(
 ///
 /// A run outdates older reports at or after its own first step in the same group, and after its first step in any other
 /// group (`docs/contract/http-api.md`, "Metric reports"). Reports without a step are never outdated.
-pub fn outdated_from(run_starts: &[(String, i64, i64)], group: &str) -> BTreeMap<i64, i64> {
-    let mut from: BTreeMap<i64, i64> = BTreeMap::new();
+pub fn outdated_from(run_starts: &[(String, RunId, i64)], group: &str) -> BTreeMap<RunId, i64> {
+    let mut from: BTreeMap<RunId, i64> = BTreeMap::new();
     for (name, run, start) in run_starts.iter().filter(|(_, _, start)| *start >= 0) {
         let step = if name == group { *start } else { start + 1 };
         from.entry(*run)
@@ -120,6 +121,10 @@ pub fn outdated_from(run_starts: &[(String, i64, i64)], group: &str) -> BTreeMap
 }
 
 /// Whether a report of `run` at `step` still counts.
-pub fn counts(outdated_from: &BTreeMap<i64, i64>, run: i64, step: Option<i64>) -> bool {
-    step.is_none_or(|step| outdated_from.range(run + 1..).all(|(_, from)| *from > step))
+pub fn counts(outdated_from: &BTreeMap<RunId, i64>, run: RunId, step: Option<i64>) -> bool {
+    step.is_none_or(|step| {
+        outdated_from
+            .range((Excluded(run), Unbounded))
+            .all(|(_, from)| *from > step)
+    })
 }

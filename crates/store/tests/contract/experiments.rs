@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use det_ids::{ExperimentId, ProjectId, TrialId};
+use det_ids::{ExperimentId, ProjectId, RunId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::state_name::StateName;
 use det_store::archives::{self, ArchiveOf};
@@ -614,7 +614,7 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
             let lines = logs::pack(&[LogLine { log: "hello\n".into(), ..LogLine::default() }])?;
             logs::append(conn, &task, &lines).await?;
             logs::advance_spool(conn, &format!("spool-{id}"), &task, 1, 1).await?;
-            metrics::append(conn, trial_id, "training", 1, &[]).await?;
+            metrics::append(conn, trial_id, "training", RunId::FIRST, &[]).await?;
             metrics::save_summary(conn, trial_id, "training", &GroupSummary::new()).await?;
             allocations::insert_token(conn, format!("hash-{id}").as_bytes(), &allocation).await?;
             checkpoints::insert(conn, &row).await?;

@@ -1,7 +1,7 @@
 //! Rows in memory and rows in the database: random changes with the rows kept in memory end in the same database as the
 //! same changes with every row read anew.
 
-use det_ids::{ExperimentId, PlaceId, RequestId, TaskId, TrialId};
+use det_ids::{ExperimentId, PlaceId, RequestId, RunId, TaskId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::log_findings::LogFindings;
@@ -152,7 +152,7 @@ async fn act_on_allocation(
             task_id.as_str(),
             Some(trial_id),
         );
-        start_run(tx, trial_id, attempt, n).await?;
+        start_run(tx, trial_id, RunId(attempt), n).await?;
         return add_allocation(tx, row).await;
     };
     let members = allocations::containers(&mut tx.conn(), &live.id).await?;

@@ -1,6 +1,6 @@
 //! What tasks report: logs, metrics, checkpoints; and what the master keeps of searches and events.
 
-use det_ids::{ExperimentId, LogLevel, TrialId};
+use det_ids::{ExperimentId, LogLevel, RunId, TrialId};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::state_name::StateName;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
@@ -157,11 +157,11 @@ pub(crate) async fn metric_chunks_come_back_in_order(world: &World) {
         .collect();
     for part in all.chunks(15) {
         let part = part.to_vec();
-        change!(world, conn => metrics::append(conn, trial_id, "training", 1, &part).await);
+        change!(world, conn => metrics::append(conn, trial_id, "training", RunId::FIRST, &part).await);
     }
     let profiler = vec![report(None, &json!({"cpu": 1}))];
     let stored = profiler.clone();
-    change!(world, conn => metrics::append(conn, trial_id, "cpu", 1, &stored).await);
+    change!(world, conn => metrics::append(conn, trial_id, "cpu", RunId::FIRST, &stored).await);
 
     let mut seen = Vec::new();
     let mut after = 0;
@@ -173,7 +173,7 @@ pub(crate) async fn metric_chunks_come_back_in_order(world: &World) {
         for chunk in &chunks {
             assert_eq!(
                 (chunk.trial_id, chunk.run_id, chunk.group_name.as_str()),
-                (trial_id, 1, "training")
+                (trial_id, RunId::FIRST, "training")
             );
             let reports = chunk.unpack().unwrap();
             assert_eq!(usize::try_from(chunk.reports).unwrap(), reports.len());
@@ -188,8 +188,7 @@ pub(crate) async fn metric_chunks_come_back_in_order(world: &World) {
         (-1, profiler)
     );
     // Only the chunk that may hold the step.
-    let chunks =
-        read!(world, conn => metrics::chunks_with_step(conn, trial_id, "training", 1, 20).await);
+    let chunks = read!(world, conn => metrics::chunks_with_step(conn, trial_id, "training", RunId::FIRST, 20).await);
     assert_eq!(
         chunks
             .iter()
@@ -202,7 +201,7 @@ pub(crate) async fn metric_chunks_come_back_in_order(world: &World) {
         ("validation", 1, 20),
         ("training", 1, 40),
     ] {
-        let chunks = read!(world, conn => metrics::chunks_with_step(conn, trial_id, group, run_id, step).await);
+        let chunks = read!(world, conn => metrics::chunks_with_step(conn, trial_id, group, RunId(run_id), step).await);
         assert!(chunks.is_empty(), "{group} run {run_id} step {step}");
     }
 }
@@ -221,7 +220,7 @@ pub(crate) async fn non_finite_metrics_travel_as_strings(world: &World) {
     }
     let (stored, document) = (reports.clone(), summary.clone());
     change!(world, conn => {
-        metrics::append(conn, trial_id, "validation", 1, &stored).await?;
+        metrics::append(conn, trial_id, "validation", RunId::FIRST, &stored).await?;
         metrics::save_summary(conn, trial_id, "validation", &document).await
     });
     let chunks = read!(world, conn => metrics::chunks(conn, trial_id, None, 0, 10).await);
@@ -262,7 +261,7 @@ pub(crate) async fn a_newer_run_outdates_what_it_repeats(world: &World) {
             .into_iter()
             .map(|s| report(s, &json!({"x": 1})))
             .collect();
-        change!(world, conn => metrics::append(conn, trial_id, group, run_id, &reports).await);
+        change!(world, conn => metrics::append(conn, trial_id, group, RunId(run_id), &reports).await);
     }
     let starts = read!(world, conn => metrics::run_starts(conn, trial_id).await);
     let expected = [
@@ -274,7 +273,7 @@ pub(crate) async fn a_newer_run_outdates_what_it_repeats(world: &World) {
     ];
     assert_eq!(
         starts,
-        expected.map(|(group, run, step)| (group.to_owned(), run, step))
+        expected.map(|(group, run, step)| (group.to_owned(), RunId(run), step))
     );
     for (group, run, step, counts) in [
         ("training", 1, Some(20), true),
@@ -289,7 +288,7 @@ pub(crate) async fn a_newer_run_outdates_what_it_repeats(world: &World) {
     ] {
         let outdated = metrics::outdated_from(&starts, group);
         assert_eq!(
-            metrics::counts(&outdated, run, step),
+            metrics::counts(&outdated, RunId(run), step),
             counts,
             "{group} run {run} step {step:?}"
         );
@@ -305,7 +304,7 @@ pub(crate) async fn pages_of_a_group_go_on_from_run_to_run(world: &World) {
     for (run_id, step) in [(1, 10), (1, 20), (1, 30), (2, 21), (4, 22), (4, 32)] {
         change!(world, conn => {
             for (trial_id, group) in [(trial_id, "training"), (trial_id, "validation"), (other, "training")] {
-                metrics::append(conn, trial_id, group, run_id, &[report(Some(step), &json!({"x": step}))]).await?;
+                metrics::append(conn, trial_id, group, RunId(run_id), &[report(Some(step), &json!({"x": step}))]).await?;
             }
             Ok(())
         });
@@ -313,7 +312,7 @@ pub(crate) async fn pages_of_a_group_go_on_from_run_to_run(world: &World) {
     let whole =
         read!(world, conn => metrics::chunks(conn, trial_id, Some("training"), 0, 100).await);
     let places = |chunks: &[metrics::ChunkRow]| -> Vec<(i64, i64)> {
-        chunks.iter().map(|c| (c.run_id, c.first_step)).collect()
+        chunks.iter().map(|c| (c.run_id.0, c.first_step)).collect()
     };
     assert_eq!(
         places(&whole),
@@ -359,13 +358,13 @@ pub(crate) async fn an_older_store_knows_where_its_runs_began(world: &World) {
             .into_iter()
             .map(|s| report(s, &json!({"x": 1})))
             .collect();
-        change!(world, conn => metrics::append(conn, trial_id, group, run_id, &reports).await);
+        change!(world, conn => metrics::append(conn, trial_id, group, RunId(run_id), &reports).await);
     }
     let known = read!(world, conn => metrics::run_starts(conn, trial_id).await);
     let expected = [("cpu", 2, -1), ("training", 1, 10), ("training", 2, 15)];
     assert_eq!(
         known,
-        expected.map(|(group, run, step)| (group.to_owned(), run, step))
+        expected.map(|(group, run, step)| (group.to_owned(), RunId(run), step))
     );
     world
         .older(
@@ -381,8 +380,8 @@ pub(crate) async fn an_older_store_knows_where_its_runs_began(world: &World) {
     assert_eq!(found, known);
     // And it goes on from there.
     change!(world, conn => {
-        metrics::append(conn, trial_id, "cpu", 2, &[report(Some(3), &json!({"x": 1}))]).await?;
-        metrics::append(conn, trial_id, "training", 2, &[report(Some(40), &json!({"x": 1}))]).await
+        metrics::append(conn, trial_id, "cpu", RunId(2), &[report(Some(3), &json!({"x": 1}))]).await?;
+        metrics::append(conn, trial_id, "training", RunId(2), &[report(Some(40), &json!({"x": 1}))]).await
     });
     let later = read!(world, conn => metrics::run_starts(conn, trial_id).await);
     let steps: Vec<i64> = later.iter().map(|(_, _, step)| *step).collect();
@@ -409,7 +408,7 @@ pub(crate) async fn summaries_are_replaced(world: &World) {
     assert_eq!(all[&TrialId(2)]["training"].last_step, -1);
 }
 
-fn entry(trial_id: TrialId, run_id: i64, group: &str, report: &StoredReport) -> Entry {
+fn entry(trial_id: TrialId, run_id: RunId, group: &str, report: &StoredReport) -> Entry {
     Entry {
         trial_id,
         run_id,
@@ -459,7 +458,7 @@ pub(crate) async fn the_journal_may_be_compacted_at_any_moment(world: &World) {
             #[expect(clippy::cast_precision_loss, reason = "any float will do")]
             let loss = next(1 << 53) as f64 / 7e12;
             let report = report((group != "cpu").then_some(step), &json!({"loss": loss}));
-            entries.push(entry(trial_id, 0, group, &report));
+            entries.push(entry(trial_id, RunId::default(), group, &report));
             reported.entry((trial_id, group)).or_default().push(report);
         }
         id += 1;
@@ -511,11 +510,11 @@ pub(crate) async fn older_runs_are_not_changed_by_compaction(world: &World) {
     let report = report(Some(50), &json!({"loss": 1}));
     let entries = [
         // Of a run that is over when it is compacted, and of a trial that was deleted by then.
-        entry(trial_id, 1, "training", &report),
-        entry(TrialId(trial_id.0 + 1), 1, "training", &report),
+        entry(trial_id, RunId::FIRST, "training", &report),
+        entry(TrialId(trial_id.0 + 1), RunId::FIRST, "training", &report),
         entry(
             trial_id,
-            2,
+            RunId(2),
             "training",
             &StoredReport {
                 step: Some(20),
@@ -535,7 +534,7 @@ pub(crate) async fn older_runs_are_not_changed_by_compaction(world: &World) {
     );
     change_live!(world, tx => {
         journal::append(&mut tx.conn(), 1, &data).await?;
-        start_run(tx, trial_id, 2, 10).await
+        start_run(tx, trial_id, RunId(2), 10).await
     });
     compact(world).await;
     let row = read!(world, conn => trials::find(conn, trial_id).await).unwrap();
@@ -544,14 +543,14 @@ pub(crate) async fn older_runs_are_not_changed_by_compaction(world: &World) {
     assert_eq!(
         chunks
             .iter()
-            .map(|c| (c.run_id, c.last_step))
+            .map(|c| (c.run_id.0, c.last_step))
             .collect::<Vec<_>>(),
         [(1, 50), (2, 20)],
         "chunks stand in the order of the runs"
     );
     let summary = read!(world, conn => metrics::summaries(conn, trial_id).await);
     assert_eq!(
-        (summary["training"].run_id, summary["training"].last_step),
+        (summary["training"].run_id.0, summary["training"].last_step),
         (2, 20)
     );
     let gone = TrialId(trial_id.0 + 1);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use det_ids::{AllocationId, ExperimentId, SlotId, TaskId, TrialId, UserId};
+use det_ids::{AllocationId, ExperimentId, RunId, SlotId, TaskId, TrialId, UserId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::DesiredState;
 use det_lifecycle::experiment::ExperimentState;
@@ -148,7 +148,7 @@ pub(crate) fn allocation(id: &str, task_id: &str, trial_id: Option<TrialId>) -> 
         job_id: "job".into(),
         experiment_id: trial_id.map(|_| ExperimentId(1)),
         trial_id,
-        run_id: 1,
+        run_id: RunId::FIRST,
         state: AllocationState::Pending,
         resource_pool: "default".into(),
         slots: 1,
@@ -325,7 +325,7 @@ pub(crate) async fn edit_allocation(
 pub(crate) async fn start_run(
     tx: &mut WriteTx,
     id: TrialId,
-    run_id: i64,
+    run_id: RunId,
     total_batches: i64,
 ) -> Result<(), StoreError> {
     edit_trial(tx, id, |row| {
@@ -346,7 +346,7 @@ pub(crate) async fn newest_event(conn: &mut Conn<'_>) -> Result<i64, StoreError>
 pub(crate) async fn report_step(
     conn: &mut Conn<'_>,
     trial_id: TrialId,
-    run_id: i64,
+    run_id: RunId,
     step: i64,
 ) -> Result<(), StoreError> {
     let report = NewReport {

@@ -1,6 +1,6 @@
 //! Trials, allocations, containers, tokens and agents.
 
-use det_ids::{CheckpointId, ExperimentId, JobId, SlotId, TrialId};
+use det_ids::{CheckpointId, ExperimentId, JobId, RunId, SlotId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::place::Capacity;
@@ -32,7 +32,7 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
     let id = change!(world, conn => trials::insert(conn, &new).await);
     let row = read!(world, conn => trials::find(conn, id).await).unwrap();
     assert_eq!(
-        (row.run_id, row.restarts, row.total_batches, row.seed),
+        (row.run_id.0, row.restarts, row.total_batches, row.seed),
         (0, 0, 0, 7)
     );
     assert_eq!(
@@ -43,12 +43,12 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
 
     change_live!(world, tx => {
         edit_trial(tx, id, |row| row.task_id = "task-2".into()).await?;
-        start_run(tx, id, 1, 0).await
+        start_run(tx, id, RunId(1), 0).await
     });
     change!(world, conn => {
         trials::set_runner_state(conn, id, "training").await?;
-        report_step(conn, id, 1, 100).await?;
-        report_step(conn, id, 1, 50).await?;
+        report_step(conn, id, RunId(1), 100).await?;
+        report_step(conn, id, RunId(1), 50).await?;
         trials::set_progress(conn, id, 0.5).await?;
         trials::set_metadata(conn, id, r#"{"k":1}"#).await?;
         trials::set_notice(conn, id, Some("no searcher metric")).await?;
@@ -56,7 +56,7 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
     });
     let row = read!(world, conn => trials::find(conn, id).await).unwrap();
     assert_eq!(
-        (row.run_id, row.total_batches, row.task_id.as_str()),
+        (row.run_id.0, row.total_batches, row.task_id.as_str()),
         (1, 100, "task-2")
     );
     assert_eq!(
@@ -70,7 +70,7 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
     );
 
     // The next run counts anew from its checkpoint.
-    change_live!(world, tx => start_run(tx, id, 2, 40).await);
+    change_live!(world, tx => start_run(tx, id, RunId(2), 40).await);
     change_live!(world, tx => {
         edit_trial(tx, id, |row| {
             (row.state, row.restarts, row.ended_at) = (TrialState::Errored, 3, Some(99));
@@ -78,7 +78,7 @@ pub(crate) async fn trials_move_through_their_runs(world: &World) {
         .await
     });
     let row = read!(world, conn => trials::find(conn, id).await).unwrap();
-    assert_eq!((row.run_id, row.total_batches, row.restarts), (2, 40, 3));
+    assert_eq!((row.run_id.0, row.total_batches, row.restarts), (2, 40, 3));
     assert_eq!(
         (row.state, row.ended_at, row.runner_state.as_str()),
         (TrialState::Errored, Some(99), "")
@@ -155,7 +155,7 @@ pub(crate) async fn trials_are_listed_by_every_column(world: &World) {
                 row.ended_at = Some(ended_at);
             })
             .await?;
-            report_step(&mut tx.conn(), id, 0, if n == 1 { 0 } else { 10 }).await
+            report_step(&mut tx.conn(), id, RunId(0), if n == 1 { 0 } else { 10 }).await
         });
     }
     for (id, name, days) in [(first, "r0", -1), (second, "r1", 30), (third, "r2", 0)] {
@@ -422,7 +422,7 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
     // The next attempts: running ones first, then the newest.
     for (n, ended_at) in [(2_i64, Some(9_i64)), (3, None)] {
         let row = AllocationRow {
-            run_id: n,
+            run_id: RunId(n),
             requested_at: 4_000 + n,
             ..allocation(&format!("{task_id}.{n}"), task_id.as_str(), Some(trial_id))
         };
@@ -434,7 +434,7 @@ pub(crate) async fn allocations_live_and_end(world: &World) {
     }
     let order: Vec<i64> = read!(world, conn => allocations::of_task(conn, &task_id).await)
         .into_iter()
-        .map(|a| a.run_id)
+        .map(|a| a.run_id.0)
         .collect();
     assert_eq!(order, [3, 2, 1]);
 

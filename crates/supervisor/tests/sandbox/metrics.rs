@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 use det_taskspec::{Sampling, SystemMetrics};
 use nix::sys::statvfs::statvfs;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ fn measured(master: &Master, entrypoint: &str) -> Task {
     let mut task = Task::shell(master, entrypoint);
     task.script.system_metrics = Some(SystemMetrics {
         trial_id: TrialId(3),
-        run_id: 5,
+        run_id: RunId(5),
         sample_seconds: 1,
         samples_per_report: 2,
     });

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{ExperimentId, SlotId, TrialId, UserId};
+use det_ids::{ExperimentId, RunId, SlotId, TrialId, UserId};
 use serde_json::json;
 
 use super::*;
@@ -99,7 +99,7 @@ fn trial() -> TaskFacts {
         kind: KindFacts::Trial(TrialFacts {
             trial_id: TrialId(3),
             experiment_id: ExperimentId(1),
-            run_id: 5,
+            run_id: RunId(5),
             port_step: Some(1),
             launch_keys: SshKeyPair {
                 private: "PRIVATE".into(),
@@ -734,7 +734,7 @@ fn a_trial_is_measured_if_its_configuration_asks_for_it() {
         spec(&measured).script.system_metrics,
         Some(SystemMetrics {
             trial_id: TrialId(3),
-            run_id: 5,
+            run_id: RunId(5),
             sample_seconds: 1,
             samples_per_report: 10,
         })

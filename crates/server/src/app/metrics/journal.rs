@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 use det_orchestrator::require_current_run;
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, GroupSummary, NewReport, StoredReport, number};
@@ -133,7 +133,7 @@ impl Journal {
             let report = &arriving.report;
             let first_of_newer_run = memory.trial(report.trial_id).is_some_and(|trial| {
                 trial.run_id == report.run_id
-                    && trial.run_id > 1
+                    && trial.run_id > RunId::FIRST
                     && trial.last_step(&report.group).is_none()
             });
             first_of_newer_run
@@ -199,7 +199,7 @@ impl Journal {
                 report.trial_id
             ))));
         }
-        if trial.last_step(&report.group).is_none() && trial.run_id > 1 {
+        if trial.last_step(&report.group).is_none() && trial.run_id > RunId::FIRST {
             // What this run has reported in other groups may still be in the journal.
             let mut begun = trial.clone();
             let uncompacted = uncompacted(memory, before, &report)?;

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, RunId, TrialId};
 use det_store::journal::{self, Entry};
 use det_store::{StoreError, WriteTx, metrics, trials};
 
@@ -18,7 +18,7 @@ pub(super) struct LiveTrial {
     /// Its experiment.
     pub(super) experiment_id: ExperimentId,
     /// The run whose reports are taken.
-    pub(super) run_id: i64,
+    pub(super) run_id: RunId,
     /// Its groups.
     pub(super) groups: HashMap<String, LiveGroup>,
 }
@@ -27,7 +27,7 @@ pub(super) struct LiveTrial {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LiveGroup {
     /// The newest run that has reported.
-    pub(super) run_id: i64,
+    pub(super) run_id: RunId,
     /// Its highest step; -1 before the first.
     pub(super) last_step: i64,
 }
@@ -36,7 +36,7 @@ pub(super) struct LiveGroup {
 #[derive(Debug)]
 pub(super) struct Recent {
     journal_id: i64,
-    pub(super) run_id: i64,
+    pub(super) run_id: RunId,
     pub(super) group: String,
     pub(super) line: Vec<u8>,
 }
@@ -175,7 +175,7 @@ pub(super) fn live_groups(
 
 impl LiveTrial {
     /// Takes note of a report.
-    pub(super) fn reported(&mut self, group: &str, run_id: i64, step: Option<i64>) {
+    pub(super) fn reported(&mut self, group: &str, run_id: RunId, step: Option<i64>) {
         let fresh = LiveGroup {
             run_id,
             last_step: -1,

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 use det_store::metrics::{self, ChunkRow, StoredReport};
 use det_store::{Store, StoreError};
 
@@ -19,7 +19,7 @@ const LOOK_UPS: usize = 16;
 /// Which reports of a trial still count.
 #[derive(Debug, Clone, Default)]
 pub struct Outdating {
-    by_group: BTreeMap<String, BTreeMap<i64, i64>>,
+    by_group: BTreeMap<String, BTreeMap<RunId, i64>>,
 }
 
 impl Outdating {
@@ -43,7 +43,7 @@ impl Outdating {
             .collect())
     }
 
-    fn new(starts: &[(String, i64, i64)]) -> Self {
+    fn new(starts: &[(String, RunId, i64)]) -> Self {
         let names: BTreeSet<&String> = starts.iter().map(|(group, _, _)| group).collect();
         let by_group = names
             .into_iter()
@@ -53,7 +53,7 @@ impl Outdating {
     }
 
     /// Whether a report still counts.
-    pub fn counts(&self, group: &str, run_id: i64, step: Option<i64>) -> bool {
+    pub fn counts(&self, group: &str, run_id: RunId, step: Option<i64>) -> bool {
         self.by_group
             .get(group)
             .is_none_or(|from| metrics::counts(from, run_id, step))
@@ -264,19 +264,19 @@ mod tests {
     fn a_newer_run_outdates_its_first_step_and_later_ones() {
         let start = |group: &str, run, step| (group.to_owned(), run, step);
         let outdating = Outdating::new(&[
-            start("training", 1, 0),
-            start("training", 2, 5),
-            start("validation", 1, 5),
+            start("training", RunId(1), 0),
+            start("training", RunId(2), 5),
+            start("validation", RunId(1), 5),
         ]);
-        assert!(outdating.counts("training", 1, Some(4)));
-        assert!(!outdating.counts("training", 1, Some(5)));
-        assert!(outdating.counts("training", 2, Some(5)));
+        assert!(outdating.counts("training", RunId(1), Some(4)));
+        assert!(!outdating.counts("training", RunId(1), Some(5)));
+        assert!(outdating.counts("training", RunId(2), Some(5)));
         assert!(
-            outdating.counts("validation", 1, Some(5)),
+            outdating.counts("validation", RunId(1), Some(5)),
             "the same step of another group is kept"
         );
-        assert!(!outdating.counts("validation", 1, Some(6)));
-        assert!(outdating.counts("gpu", 1, None));
+        assert!(!outdating.counts("validation", RunId(1), Some(6)));
+        assert!(outdating.counts("gpu", RunId(1), None));
         assert_eq!(
             outdating.groups().collect::<Vec<_>>(),
             ["training", "validation"]

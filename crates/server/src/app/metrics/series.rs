@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 use det_store::series::{self, GroupSeries, Point};
 use det_store::{StoreError, metrics};
 
@@ -202,7 +202,7 @@ impl Series {
                 }
             });
         }
-        let counts = |run_id: i64, step: i64| {
+        let counts = |run_id: RunId, step: i64| {
             (look.from..=look.to).contains(&step) && outdating.counts(group, run_id, Some(step))
         };
         let mut points: BTreeMap<String, Vec<Point>> = names

@@ -172,7 +172,7 @@ impl FoundSeries {
 
 #[cfg(test)]
 mod tests {
-    use det_ids::TrialId;
+    use det_ids::{RunId, TrialId};
     use serde_json::json;
 
     use super::super::Report;
@@ -237,7 +237,7 @@ mod tests {
                 ],
             })
             .collect();
-        let placed = PlacedReadings::new(TrialId(1), 1, &readings).unwrap();
+        let placed = PlacedReadings::new(TrialId(1), RunId::FIRST, &readings).unwrap();
         let mut found: Vec<(SeriesLabels, Reading)> = Vec::new();
         for report in placed.reports() {
             let report = report.unwrap();

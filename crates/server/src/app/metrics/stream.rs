@@ -7,7 +7,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-use det_ids::TrialId;
+use det_ids::{RunId, TrialId};
 use det_store::metrics::{self, ChunkMark, ChunkRow, StoredReport};
 use det_store::{Store, StoreError};
 use tokio::sync::mpsc::{self, Sender};
@@ -40,7 +40,7 @@ pub(crate) struct Source {
     /// The trial.
     pub(crate) trial_id: TrialId,
     /// Run that reported it.
-    pub(crate) run_id: i64,
+    pub(crate) run_id: RunId,
     /// Its group.
     pub(crate) group: String,
     /// Number of the report.
@@ -251,7 +251,7 @@ impl Ready {
 /// Where chunks begin, in order of arrival: run and first step.
 #[derive(Debug, Default)]
 struct Starts {
-    starts: Vec<(i64, i64)>,
+    starts: Vec<(RunId, i64)>,
     last_chunk: Option<i64>,
 }
 
@@ -277,7 +277,7 @@ impl Starts {
         Ok(starts)
     }
 
-    fn note(&mut self, id: i64, run_id: i64, first_step: i64) {
+    fn note(&mut self, id: i64, run_id: RunId, first_step: i64) {
         self.starts.push((run_id, first_step));
         self.last_chunk = Some(id);
     }
@@ -303,7 +303,7 @@ impl Starts {
 /// Puts reports into order and their parts together.
 struct Orderer {
     bounds: std::vec::IntoIter<i64>,
-    run_id: Option<i64>,
+    run_id: Option<RunId>,
     /// By step and group: what may not be complete yet.
     held: BTreeMap<(i64, String), Report>,
     held_bytes: usize,
@@ -416,7 +416,7 @@ mod tests {
                     id: *id,
                     trial_id: TrialId(1),
                     group_name: "training".into(),
-                    run_id: *run_id,
+                    run_id: RunId(*run_id),
                     first_step: steps().min().unwrap(),
                     last_step: steps().max().unwrap(),
                     reports: 0,
@@ -441,7 +441,7 @@ mod tests {
             .into_iter()
             .map(|(source, report)| {
                 let names = report.metrics.keys().cloned().collect();
-                (source.run_id, source.step, names)
+                (source.run_id.0, source.step, names)
             })
             .collect()
     }
@@ -498,9 +498,9 @@ mod tests {
 
     #[test]
     fn what_is_complete_is_not_held_back() {
-        let starts = vec![(1, 1), (1, -1), (1, 4), (2, 0), (2, 9)];
+        let starts = [(1, 1), (1, -1), (1, 4), (2, 0), (2, 9)];
         let starts = Starts {
-            starts,
+            starts: starts.map(|(run, step)| (RunId(run), step)).to_vec(),
             last_chunk: None,
         };
         assert_eq!(
@@ -530,7 +530,7 @@ mod tests {
             id,
             trial_id: TrialId(1),
             group_name: "training".into(),
-            run_id: 1,
+            run_id: RunId::FIRST,
             first_step: step,
             last_step: step,
             reports: 1,

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use det_ids::{AgentId, TrialId};
+use det_ids::{AgentId, RunId, TrialId};
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value, json};
 
@@ -53,7 +53,7 @@ pub(super) fn is_profiler_group(group: &str) -> bool {
 #[derive(Debug)]
 pub struct Measurements {
     /// The run of the trial that it belongs to.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// The agent that it runs on.
     pub agent_id: AgentId,
     /// Whether some of it may be stored already.
@@ -125,8 +125,8 @@ pub(super) struct CodeReports(Mutex<RecentReporters>);
 
 #[derive(Debug, Default)]
 struct RecentReporters {
-    runs: HashSet<(TrialId, i64, String)>,
-    oldest_first: VecDeque<(TrialId, i64, String)>,
+    runs: HashSet<(TrialId, RunId, String)>,
+    oldest_first: VecDeque<(TrialId, RunId, String)>,
 }
 
 impl CodeReports {
@@ -154,7 +154,7 @@ impl CodeReports {
         }
     }
 
-    fn has(&self, trial_id: TrialId, run_id: i64, agent: &str) -> bool {
+    fn has(&self, trial_id: TrialId, run_id: RunId, agent: &str) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.runs.contains(&(trial_id, run_id, agent.to_owned()))
     }
@@ -340,14 +340,14 @@ struct PlacedReading<'a> {
 #[derive(Debug)]
 pub(super) struct PlacedReadings<'a> {
     trial_id: TrialId,
-    run_id: i64,
+    run_id: RunId,
     readings: Vec<PlacedReading<'a>>,
 }
 
 impl<'a> PlacedReadings<'a> {
     /// # Errors
     /// Labels do not fit together, or more than a report may have was measured at the same time.
-    pub(super) fn new(trial_id: TrialId, run_id: i64, all: &'a [Readings]) -> AppResult<Self> {
+    pub(super) fn new(trial_id: TrialId, run_id: RunId, all: &'a [Readings]) -> AppResult<Self> {
         let mut readings = Vec::new();
         for series in all {
             let group = series.labels.group()?;
@@ -633,10 +633,10 @@ mod tests {
             assert!(error.message.contains(text), "{}", error.message);
         }
         let together = many(MOST_NAMES / 3 + 1, 1, "GPU-1");
-        let error = PlacedReadings::new(TrialId(1), 1, &together).unwrap_err();
+        let error = PlacedReadings::new(TrialId(1), RunId::FIRST, &together).unwrap_err();
         assert!(error.message.contains("of one time"), "{}", error.message);
         // What is not refused then makes reports that are not, either.
-        let together = PlacedReadings::new(TrialId(1), 1, &together[1..]).unwrap();
+        let together = PlacedReadings::new(TrialId(1), RunId::FIRST, &together[1..]).unwrap();
         let reports: Vec<Report> = together.reports().collect::<AppResult<_>>().unwrap();
         assert_eq!(reports.len(), 1);
         check(&reports[0]).unwrap();
@@ -669,7 +669,7 @@ mod tests {
     fn runs_with_reports_of_their_own_are_known_in_bounded_memory() {
         let report = |trial_id: i64, group: &str, value: Value| Report {
             trial_id: TrialId(trial_id),
-            run_id: 1,
+            run_id: RunId::FIRST,
             group: group.into(),
             step: None,
             at: 0,
@@ -681,15 +681,15 @@ mod tests {
         let known = CodeReports::default();
         known.note(&report(1, "training", json!({})));
         known.note(&report(1, "cpu", json!(5)));
-        assert!(!known.has(TrialId(1), 1, "agent"));
+        assert!(!known.has(TrialId(1), RunId(1), "agent"));
         known.note(&report(1, "cpu", json!({"cpu_util_simple": 5})));
-        assert!(known.has(TrialId(1), 1, "agent"));
-        assert!(!known.has(TrialId(1), 2, "agent"), "another run");
+        assert!(known.has(TrialId(1), RunId(1), "agent"));
+        assert!(!known.has(TrialId(1), RunId(2), "agent"), "another run");
         for trial in 2..=5000 {
             known.note(&report(trial, "cpu", json!({})));
         }
-        assert!(!known.has(TrialId(1), 1, "agent"));
-        assert!(known.has(TrialId(5000), 1, "agent"));
+        assert!(!known.has(TrialId(1), RunId(1), "agent"));
+        assert!(known.has(TrialId(5000), RunId(1), "agent"));
         assert_eq!(known.0.lock().unwrap().runs.len(), MOST_KNOWN);
     }
 }

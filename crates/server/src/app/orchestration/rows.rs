@@ -1,7 +1,8 @@
 //! The rows of a change as decisions see them.
 
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, SlotId, TaskId, TrialId,
+    AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, RunId, SlotId, TaskId,
+    TrialId,
 };
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::TrialCounts;
@@ -133,7 +134,7 @@ impl Rows for TxRows<'_> {
             .unwrap_or_default()
     }
 
-    fn start_run(&mut self, id: TrialId, run_id: i64, resumes: bool) {
+    fn start_run(&mut self, id: TrialId, run_id: RunId, resumes: bool) {
         self.live.edit_trial(id, |row| {
             row.run_id = run_id;
             let from = row.latest_checkpoint_steps.filter(|_| resumes);

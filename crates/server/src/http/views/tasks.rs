@@ -337,7 +337,7 @@ fn resources(
 pub(crate) mod tests {
     use std::collections::{BTreeSet, HashMap};
 
-    use det_ids::{ExperimentId, PriorityOrder, SlotId, TrialId, UserId, WorkspaceId};
+    use det_ids::{ExperimentId, PriorityOrder, RunId, SlotId, TrialId, UserId, WorkspaceId};
     use det_lifecycle::container::DesiredState;
     use det_rm::Capacity;
     use det_scheduler::{Services, WaitExplanation, WaitKind};
@@ -370,7 +370,7 @@ pub(crate) mod tests {
             job_id: "j".into(),
             experiment_id: Some(ExperimentId(3)),
             trial_id: Some(TrialId(7)),
-            run_id: 1,
+            run_id: RunId::FIRST,
             state: AllocationState::Pending,
             resource_pool: "default".into(),
             slots: 2,

@@ -283,7 +283,7 @@ pub fn hyperparameters(row: &TrialRow) -> Result<Object, StoreError> {
 pub(crate) mod tests {
     use super::*;
     use crate::app::reads::phase::Phase;
-    use det_ids::{ExperimentId, TrialId, UserId};
+    use det_ids::{ExperimentId, RunId, TrialId, UserId};
     use det_lifecycle::log_findings::LogFindings;
     use det_lifecycle::task::TaskState;
     use det_taskspec::TaskKind;
@@ -297,7 +297,7 @@ pub(crate) mod tests {
             state: det_lifecycle::trial::TrialState::Active,
             hparams: r#"{"lr":0.1}"#.into(),
             seed: 0,
-            run_id: 2,
+            run_id: RunId(2),
             restarts: 7,
             warm_start_checkpoint: None,
             latest_checkpoint: None,

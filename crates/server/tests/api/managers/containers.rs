@@ -131,7 +131,7 @@ async fn a_manager_is_given_what_its_containers_are_made_by() {
     let created = client.post("/api/v1/experiments", body).await.ok();
     let origin = next_start(&mut node).await.origin;
     assert_eq!(origin.job_id.as_str(), created["experiment"]["jobId"]);
-    assert_eq!((origin.priority, origin.run_id), (60, 1));
+    assert_eq!((origin.priority, origin.run_id.0), (60, 1));
     assert_eq!(origin.resource_pool, "default");
     assert_eq!(
         (origin.workspace_id, origin.workspace_name.as_str()),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetTrialWorkloadsQuery, MetricType, WorkloadFilter};
-use det_ids::{CheckpointId, TrialId};
+use det_ids::{CheckpointId, RunId, TrialId};
 use det_store::Store;
 use det_store::checkpoints::{self, CheckpointHead, CheckpointRow, CheckpointState};
 use det_store::metrics::{StoredReport, number};
@@ -31,7 +31,7 @@ enum Key {
         step: i64,
         rank: u8,
         group: String,
-        run_id: i64,
+        run_id: RunId,
     },
     Checkpoint {
         step: i64,
@@ -40,7 +40,7 @@ enum Key {
 }
 
 impl Key {
-    fn report(group: &str, run_id: i64, step: i64) -> Self {
+    fn report(group: &str, run_id: RunId, step: i64) -> Self {
         let rank = u8::from(group == VALIDATION);
         Self::Report {
             step,
@@ -251,7 +251,7 @@ async fn each(
     trial_id: TrialId,
     group: &str,
     outdating: &Outdating,
-    mut see: impl FnMut(i64, StoredReport),
+    mut see: impl FnMut(RunId, StoredReport),
 ) -> AppResult<()> {
     if !outdating.has(group) {
         return Ok(());
@@ -355,8 +355,8 @@ mod tests {
     fn a_history_is_sorted_by_step_and_kind() {
         let keys = [
             checkpoint(1),
-            Key::report(VALIDATION, 1, 1),
-            Key::report(TRAINING, 1, 1),
+            Key::report(VALIDATION, RunId::FIRST, 1),
+            Key::report(TRAINING, RunId::FIRST, 1),
             checkpoint(0),
         ];
         let values: BTreeMap<Key, EntrySize> = keys
@@ -365,8 +365,8 @@ mod tests {
             .collect();
         let expected = vec![
             checkpoint(0),
-            Key::report(TRAINING, 1, 1),
-            Key::report(VALIDATION, 1, 1),
+            Key::report(TRAINING, RunId::FIRST, 1),
+            Key::report(VALIDATION, RunId::FIRST, 1),
             checkpoint(1),
         ];
         assert_eq!(in_order(values.clone(), false, OrderBy::Asc), expected);
@@ -376,7 +376,10 @@ mod tests {
 
     #[test]
     fn entries_without_the_metric_come_last_either_way() {
-        let (low, high) = (Key::report(TRAINING, 1, 5), Key::report(TRAINING, 1, 1));
+        let (low, high) = (
+            Key::report(TRAINING, RunId::FIRST, 5),
+            Key::report(TRAINING, RunId::FIRST, 1),
+        );
         let seen = |value| EntrySize { value, bytes: 1 };
         let values = BTreeMap::from([
             (low.clone(), seen(Some(0.1))),
