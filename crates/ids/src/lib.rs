@@ -154,6 +154,11 @@ text_id!(
     CheckpointId
 );
 text_id!(
+    /// A metric report: what its sender calls it, unique in the run or container that sends, so that one that is sent again
+    /// is recognised.
+    ReportId
+);
+text_id!(
     /// A searcher's name for a trial it asked for, before the trial has a number. A UUID.
     RequestId
 );

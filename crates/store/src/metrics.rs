@@ -5,7 +5,7 @@ mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{RunId, TrialId};
+use det_ids::{ReportId, RunId, TrialId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -36,7 +36,7 @@ pub struct StoredReport {
     pub batches: Option<Box<RawValue>>,
     /// Identity given by the sender, if any.
     #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
-    pub report_id: Option<String>,
+    pub report_id: Option<ReportId>,
 }
 
 /// A [`StoredReport`] without the metrics of its single batches.
@@ -123,7 +123,7 @@ pub struct NewReport<'a> {
     pub batches: Option<&'a RawValue>,
     /// See [`StoredReport`].
     #[serde(rename = "i", skip_serializing_if = "Option::is_none")]
-    pub report_id: Option<&'a str>,
+    pub report_id: Option<&'a ReportId>,
 }
 
 impl NewReport<'_> {

@@ -55,7 +55,7 @@ pub mod task_metrics;
 use std::sync::Arc;
 
 use det_failpoints::failpoint;
-use det_ids::{RunId, TrialId};
+use det_ids::{ReportId, RunId, TrialId};
 use det_orchestrator::{Event, validation};
 use det_searcher::Event as SearchEvent;
 use det_store::metrics::{StoredReport, number};
@@ -99,7 +99,7 @@ pub struct Report {
     /// Metrics of single batches: a JSON list of objects.
     pub batches: Option<Box<RawValue>>,
     /// Identity given by the sender, if any.
-    pub report_id: Option<String>,
+    pub report_id: Option<ReportId>,
     /// Whether one with this identity may be stored already. Of reports without a step that is expensive to find out.
     pub may_repeat: bool,
 }

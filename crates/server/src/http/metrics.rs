@@ -8,7 +8,7 @@ use det_api_types::metrics::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::Timestamp;
-use det_ids::{RunId, TrialId};
+use det_ids::{ReportId, RunId, TrialId};
 use det_store::metrics::StoredReport;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -51,6 +51,11 @@ async fn report_trial_metrics(
     empty()
 }
 
+/// What a sender calls its report; an empty text is no name.
+pub(super) fn report_id(text: String) -> Option<ReportId> {
+    Some(text).filter(|id| !id.is_empty()).map(ReportId)
+}
+
 /// A report off the wire; the path's trial wins over the body's.
 fn report(trial_id: TrialId, incoming: IncomingReport) -> Report {
     Report {
@@ -63,7 +68,7 @@ fn report(trial_id: TrialId, incoming: IncomingReport) -> Report {
             .map_or_else(det_store::now, |time| time.0),
         metrics: incoming.avg_metrics,
         batches: incoming.batch_metrics,
-        report_id: incoming.report_id.filter(|id| !id.is_empty()),
+        report_id: incoming.report_id.and_then(report_id),
         may_repeat: true,
     }
 }
@@ -210,6 +215,6 @@ mod tests {
             report.batches.map(|b| b.get().to_owned()).as_deref(),
             Some(r#"[{"loss":1}]"#)
         );
-        assert_eq!(report.report_id.as_deref(), Some("r1"));
+        assert_eq!(report.report_id, Some("r1".into()));
     }
 }

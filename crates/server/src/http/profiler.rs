@@ -25,6 +25,7 @@ use crate::app::reads::profiler::{Profiler, SeriesFilter};
 use crate::app::reads::task_metrics;
 use crate::error::{AppError, AppResult};
 use crate::http::answers::send_in_time;
+use crate::http::metrics::report_id;
 use crate::http::extract::{Caller, PathId, Reporter, Shutdown, WireBody, WireQuery};
 use crate::http::respond::{self, Answer, StreamAnswer, empty, message};
 use crate::http::routes::{Routes, routes};
@@ -65,7 +66,7 @@ async fn report_system_metrics(
 
 fn measured_reports(reports: Vec<SystemMetricsReport>) -> Vec<MeasuredReport> {
     let reports = reports.into_iter().map(|report| MeasuredReport {
-        report_id: report.report_id,
+        report_id: report_id(report.report_id),
         at: report.time.0,
         groups: report.groups.0,
     });

@@ -137,7 +137,7 @@ fn report(step: Option<i64>, metrics: &serde_json::Value) -> StoredReport {
         at: 17,
         metrics: metrics.as_object().cloned().unwrap(),
         batches: None,
-        report_id: step.map(|s| format!("id-{s}")),
+        report_id: step.map(|s| format!("id-{s}").into()),
     }
 }
 

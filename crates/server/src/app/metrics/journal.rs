@@ -37,7 +37,7 @@ impl EncodedReport {
             at: report.at,
             metrics: &report.metrics,
             batches: report.batches.as_deref(),
-            report_id: report.report_id.as_deref(),
+            report_id: report.report_id.as_ref(),
         }
         .encode()?;
         Ok(Self { report, line })

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use det_ids::{AgentId, RunId, TrialId};
+use det_ids::{AgentId, ReportId, RunId, TrialId};
 use serde_json::value::RawValue;
 use serde_json::{Map, Number, Value, json};
 
@@ -65,8 +65,8 @@ pub struct Measurements {
 /// Averages over some seconds.
 #[derive(Debug)]
 pub struct MeasuredReport {
-    /// Identity within the run.
-    pub report_id: String,
+    /// What its sender calls it, if anything.
+    pub report_id: Option<ReportId>,
     /// When it was made, microseconds.
     pub at: i64,
     /// Values of each group, by name or by label and name.
@@ -295,7 +295,7 @@ fn measured_reports(trial_id: TrialId, measured: Measurements) -> AppResult<Vec<
                 at: report.at,
                 metrics: Map::from_iter([(measured.agent_id.0.clone(), values)]),
                 batches: None,
-                report_id: Some(report.report_id.clone()).filter(|id| !id.is_empty()),
+                report_id: report.report_id.clone(),
                 may_repeat: measured.again,
             });
         }

@@ -3,7 +3,7 @@
 //! They have no steps, no runs and no statistics, so that they are kept apart from metrics of trials
 //! ([`crate::app::metrics`]): in chunks as they come, of which a task keeps the newest ones.
 
-use det_ids::{AgentId, ContainerId, TaskId};
+use det_ids::{AgentId, ContainerId, ReportId, TaskId};
 use det_store::task_metrics::{self, MeasurementChunk, TaskMeasurement};
 use serde_json::{Map, Value};
 
@@ -116,7 +116,7 @@ fn measured(
 ) -> AppResult<(Option<ContainerId>, Vec<TaskMeasurement>)> {
     let (mut container, mut measured, mut bytes) = (None, Vec::new(), 0);
     for report in reports {
-        let (of, number) = numbered(&report.report_id)?;
+        let (of, number) = numbered(report.report_id.as_ref())?;
         if container.get_or_insert_with(|| of.clone()) != &of {
             return Err(AppError::invalid(
                 "the reports of a request must be of one container",
@@ -144,8 +144,9 @@ fn json_bytes(groups: &Map<String, Value>) -> usize {
 }
 
 /// The container and the number in a report's id.
-fn numbered(report_id: &str) -> AppResult<(ContainerId, i64)> {
+fn numbered(report_id: Option<&ReportId>) -> AppResult<(ContainerId, i64)> {
     const LONGEST: usize = 200;
+    let report_id = report_id.map_or("", ReportId::as_str);
     report_id
         .rsplit_once('-')
         .filter(|(container, _)| !container.is_empty() && container.len() <= LONGEST)
@@ -169,7 +170,7 @@ mod tests {
 
     fn report(id: &str, groups: &Value) -> MeasuredReport {
         MeasuredReport {
-            report_id: id.to_owned(),
+            report_id: Some(id.into()),
             at: 1,
             groups: groups.as_object().cloned().unwrap_or_default(),
         }

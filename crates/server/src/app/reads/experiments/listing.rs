@@ -55,7 +55,11 @@ pub(crate) async fn page<'m>(
         name: text(&query.name),
         description: text(&query.description),
         labels: query.labels.clone(),
-        owners: owners(sources, &query.users, &query.user_ids),
+        owners: owners(
+            sources,
+            &query.users,
+            query.user_ids.iter().copied().map(UserId),
+        ),
         archived: query.archived,
         project_id: Some(query.project_id).filter(|id| *id != 0).map(ProjectId),
         ..Filter::default()
@@ -110,14 +114,15 @@ pub(crate) async fn chosen(
         BulkSelection::Ids(ids) => return Ok(ids),
         BulkSelection::Meant(filters) => filters,
     };
+    let excluded = filters.excluded_experiment_ids.iter().copied();
     let mut filter = Filter {
         name: text(&filters.name),
         description: text(&filters.description),
         labels: filters.labels.clone(),
-        owners: owners(sources, &[], &filters.user_ids),
+        owners: owners(sources, &[], filters.user_ids.iter().copied().map(UserId)),
         archived: filters.archived,
         project_id: named_project(project_id),
-        not_ids: numbers(&filters.excluded_experiment_ids).collect(),
+        not_ids: excluded.map(ExperimentId).collect(),
         ..Filter::default()
     };
     apply_states(sources, &mut filter, &filters.states).await?;
@@ -130,19 +135,19 @@ fn text(text: &str) -> Option<String> {
 }
 
 /// Owners by name or number; a name that no user has matches nothing.
-fn owners(sources: &ExperimentSources, names: &[String], ids: &[i64]) -> Option<Vec<UserId>> {
-    if names.is_empty() && ids.is_empty() {
+fn owners(
+    sources: &ExperimentSources,
+    names: &[String],
+    ids: impl ExactSizeIterator<Item = UserId>,
+) -> Option<Vec<UserId>> {
+    if names.is_empty() && ids.len() == 0 {
         return None;
     }
     let named = names
         .iter()
         .filter_map(|name| sources.auth.user_by_name(name))
         .map(|user| user.id);
-    Some(named.chain(ids.iter().copied().map(UserId)).collect())
-}
-
-fn numbers(ids: &[i64]) -> impl Iterator<Item = ExperimentId> {
-    ids.iter().copied().map(ExperimentId)
+    Some(named.chain(ids).collect())
 }
 
 fn apply_ids(filter: &mut Filter, ids: &Int32FieldFilter) {
@@ -150,8 +155,10 @@ fn apply_ids(filter: &mut Filter, ids: &Int32FieldFilter) {
     let above = [ids.gt, ids.gte.map(|n| n.saturating_sub(1))];
     filter.id_below = below.into_iter().flatten().min().map(ExperimentId);
     filter.id_above = above.into_iter().flatten().max().map(ExperimentId);
-    filter.ids = (!ids.incl.is_empty()).then(|| numbers(&ids.incl).collect());
-    filter.not_ids.extend(numbers(&ids.not_in));
+    let included: Vec<ExperimentId> = ids.incl.iter().copied().map(ExperimentId).collect();
+    filter.ids = Some(included).filter(|included| !included.is_empty());
+    let excluded = ids.not_in.iter().copied().map(ExperimentId);
+    filter.not_ids.extend(excluded);
 }
 
 /// Filters by reported states: what is stored as ACTIVE is distinguished by its live allocations.
