@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_agent_proto::ContainerReport;
+use det_ids::{AllocationId, ContainerId};
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use serde::Serialize;
@@ -270,15 +271,15 @@ impl<'a> Version<'a> {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Container {
-    id: String,
-    allocation_id: String,
+    id: ContainerId,
+    allocation_id: AllocationId,
     state: &'static str,
 }
 
 fn containers(reports: Vec<ContainerReport>) -> Vec<Container> {
     let containers = reports.into_iter().map(|report| Container {
-        id: report.container_id.to_string(),
-        allocation_id: report.allocation_id.to_string(),
+        id: report.container_id,
+        allocation_id: report.allocation_id,
         state: report.state.name(),
     });
     containers.collect()

@@ -11,6 +11,7 @@ mod read;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use det_ids::RequestId;
 use det_searcher::{ExitReason, Outcome};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -169,7 +170,7 @@ pub struct TracedTrial {
     /// Its number, from 1.
     pub trial: usize,
     /// Its id, which depends only on the seed of the search.
-    pub request_id: String,
+    pub request_id: RequestId,
     /// Its hyperparameters.
     pub hyperparameters: Map<String, Value>,
     /// Seed of its code.

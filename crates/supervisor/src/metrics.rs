@@ -7,7 +7,7 @@ mod averages;
 mod gpus;
 mod machine;
 
-use det_ids::RunId;
+use det_ids::{AgentId, ContainerId, ReportId, RunId, TaskId};
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -72,7 +72,7 @@ impl MetricSubject {
     }
 
     /// Path of the API that reports are sent to.
-    fn path(self, task_id: &str) -> String {
+    fn path(self, task_id: &TaskId) -> String {
         match self {
             Self::Trial(of) => format!("/api/v1/trials/{}/system_metrics", of.trial_id),
             Self::Task(_) => format!("/api/v1/tasks/{task_id}/system_metrics"),
@@ -124,14 +124,10 @@ impl MetricsCollection {
             stopped,
         };
         let route = Route {
-            path: measured.path(setup.script.task_id.as_str()),
+            path: measured.path(&setup.script.task_id),
             run_id: measured.run_id(),
-            agent_id: setup
-                .env
-                .text(v::DET_AGENT_ID)
-                .unwrap_or_default()
-                .to_owned(),
-            container_id: setup.script.container_id.to_string(),
+            agent_id: setup.env.text(v::DET_AGENT_ID).unwrap_or_default().into(),
+            container_id: setup.script.container_id.clone(),
             master: setup.master.clone(),
             diagnostics: setup.diagnostics.clone(),
         };
@@ -330,7 +326,7 @@ impl Queue {
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
     trial_run_id: RunId,
-    agent_id: &'a str,
+    agent_id: &'a AgentId,
     again: bool,
     reports: Vec<ReportBody<'a>>,
 }
@@ -338,7 +334,7 @@ struct Body<'a> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ReportBody<'a> {
-    report_id: String,
+    report_id: ReportId,
     time: String,
     groups: &'a Map<String, Value>,
 }
@@ -354,8 +350,8 @@ struct Answer {
 struct Route {
     path: String,
     run_id: RunId,
-    agent_id: String,
-    container_id: String,
+    agent_id: AgentId,
+    container_id: ContainerId,
     master: Master,
     diagnostics: Diagnostics,
 }
@@ -412,7 +408,7 @@ impl Route {
             reports: reports
                 .iter()
                 .map(|report| ReportBody {
-                    report_id: format!("{}-{}", self.container_id, report.number),
+                    report_id: format!("{}-{}", self.container_id, report.number).into(),
                     time: det_spool::rfc3339(report.at),
                     groups: &report.groups,
                 })

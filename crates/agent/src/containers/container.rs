@@ -184,7 +184,7 @@ impl Container {
         }
         let container = self.clone();
         let start = move || {
-            let id = container.spec.container_id.as_str();
+            let id = &container.spec.container_id;
             let process = &container.shared.runtimes.process;
             process.start(&container.dir, id, &container.limits())
         };
@@ -310,7 +310,7 @@ impl Container {
     /// The end of a process task, none of whose supervisors runs any more.
     pub(super) async fn ended(&self) -> RuntimeEnd {
         let (shared, id) = (self.shared.clone(), self.spec.container_id.clone());
-        let look = move || shared.runtimes.process.ran_out_of_memory(id.as_str());
+        let look = move || shared.runtimes.process.ran_out_of_memory(&id);
         RuntimeEnd::Process {
             out_of_memory: blocking(look).await.unwrap_or(false),
         }
@@ -383,8 +383,8 @@ impl Container {
         };
         let swept = blocking(move || {
             let runtime = &shared.runtimes.process;
-            runtime.kill_all(process.as_ref(), id.as_str());
-            runtime.remove(id.as_str())
+            runtime.kill_all(process.as_ref(), &id);
+            runtime.remove(&id)
         });
         match swept.await {
             Ok(Ok(())) => {}
@@ -431,7 +431,7 @@ impl Container {
             shared
                 .runtimes
                 .process
-                .remove(id.as_str())
+                .remove(&id)
                 .map_err(|error| format!("cannot remove a control group: {error}"))?;
             dir.remove(&shared.data_dir.trash())
                 .map_err(|error| chain(&error))

@@ -84,16 +84,16 @@ impl CgroupRoot {
         Self { version, ending }
     }
 
-    /// The group of a container, whether it exists or not; `None` if this host has no groups.
-    pub(crate) fn group(&self, container_id: &str) -> Option<Cgroup> {
-        let ending = self.ending.as_ref()?.join(container_id);
+    /// The group of this name, which is the id of its container, whether it exists or not; `None` if this host has no groups.
+    pub(crate) fn group(&self, name: &str) -> Option<Cgroup> {
+        let ending = self.ending.as_ref()?.join(name);
         let mut group = Cgroup {
             limited: Vec::new(),
             ending,
             unified: matches!(self.version, Version::Two),
         };
         if let Version::One(mount) = &self.version {
-            let of = |name: &'static str| (name, mount.join(name).join(OURS).join(container_id));
+            let of = |kind: &'static str| (kind, mount.join(kind).join(OURS).join(name));
             group.limited = LIMITING.map(of).to_vec();
         }
         Some(group)

@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use det_ids::ContainerId;
 use nix::errno::Errno;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -50,10 +51,10 @@ impl ProcessRuntime {
     pub(crate) fn start(
         &self,
         dir: &ContainerDir,
-        container_id: &str,
+        container_id: &ContainerId,
         limits: &TaskLimits,
     ) -> io::Result<(ProcessIdentity, Option<String>)> {
-        let group = self.cgroups.group(container_id);
+        let group = self.cgroups.group(container_id.as_str());
         if limits.limits.any() {
             let entries = group.as_ref().map_or_else(
                 || Err(io::Error::other(NO_GROUPS)),
@@ -79,9 +80,9 @@ impl ProcessRuntime {
     fn start_unlimited(
         &self,
         dir: &ContainerDir,
-        container_id: &str,
+        container_id: &ContainerId,
     ) -> io::Result<ProcessIdentity> {
-        let entries = self.cgroups.group(container_id).and_then(|group| {
+        let entries = self.cgroups.group(container_id.as_str()).and_then(|group| {
             group
                 .remove()
                 .and_then(|()| group.create(&Limits::default()))
@@ -97,8 +98,8 @@ impl ProcessRuntime {
     }
 
     /// Whether the kernel has killed a process of the container for lack of memory. Blocking.
-    pub(crate) fn ran_out_of_memory(&self, container_id: &str) -> bool {
-        let group = self.cgroups.group(container_id);
+    pub(crate) fn ran_out_of_memory(&self, container_id: &ContainerId) -> bool {
+        let group = self.cgroups.group(container_id.as_str());
         group.is_some_and(|group| group.oom_kills() > 0)
     }
 
@@ -177,11 +178,11 @@ impl ProcessRuntime {
     }
 
     /// Kills every process of a container, also if its supervisor has ended. Blocking.
-    pub(crate) fn kill_all(&self, identity: Option<&ProcessIdentity>, container_id: &str) {
+    pub(crate) fn kill_all(&self, identity: Option<&ProcessIdentity>, container_id: &ContainerId) {
         if let Some(identity) = identity {
             Self::signal(identity, Signal::SIGKILL);
         }
-        let group = self.cgroups.group(container_id);
+        let group = self.cgroups.group(container_id.as_str());
         // A session id is reliable only as long as the process id of its leader cannot have been reused.
         let session = identity
             .filter(|identity| identity.boot_id == procfs::boot_id())
@@ -205,15 +206,15 @@ impl ProcessRuntime {
             std::thread::sleep(Duration::from_millis(20));
         }
         tracing::warn!(
-            container.id = container_id,
+            container.id = %container_id,
             "processes of an ended task do not die; the kernel may be waiting for a device"
         );
     }
 
     /// Removes what exists outside the container's directory. Blocking.
-    pub(crate) fn remove(&self, container_id: &str) -> io::Result<()> {
+    pub(crate) fn remove(&self, container_id: &ContainerId) -> io::Result<()> {
         self.cgroups
-            .group(container_id)
+            .group(container_id.as_str())
             .map_or(Ok(()), |group| group.remove())
     }
 }
@@ -442,10 +443,10 @@ mod tests {
 
     #[test]
     fn everything_of_a_container_is_killed_even_what_left_its_session() {
-        let id = uuid::Uuid::new_v4().to_string();
+        let id = ContainerId(uuid::Uuid::new_v4().to_string());
         let mut child = Command::new("setsid")
             .args(["sleep", "60"])
-            .env("DET_CONTAINER_ID", &id)
+            .env("DET_CONTAINER_ID", id.as_str())
             .spawn()
             .unwrap();
         // In the middle of an exec a process has no environment to be known by.

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use det_ids::ContainerId;
+
 use crate::containers::store::ProcessIdentity;
 
 /// The fields that the agent reads from a line of `/proc/<pid>/stat` (proc(5)).
@@ -123,7 +125,7 @@ pub(crate) fn find_supervisor(container_dir: &Path) -> Option<ProcessIdentity> {
 
 /// Running processes that belong to a container: those of the supervisor's session, and those that carry the container's
 /// id in their environment, which survives a process making itself a daemon.
-pub(crate) fn members(session: Option<i32>, container_id: &str) -> Vec<i32> {
+pub(crate) fn members(session: Option<i32>, container_id: &ContainerId) -> Vec<i32> {
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let variable = format!("DET_CONTAINER_ID={container_id}");
     pids()
@@ -181,10 +183,10 @@ mod tests {
 
     #[test]
     fn a_process_is_found_by_its_environment_and_never_this_one() {
-        let id = uuid::Uuid::new_v4().to_string();
+        let id = ContainerId(uuid::Uuid::new_v4().to_string());
         let mut child = std::process::Command::new("sleep")
             .arg("60")
-            .env("DET_CONTAINER_ID", &id)
+            .env("DET_CONTAINER_ID", id.as_str())
             .spawn()
             .unwrap();
         let seen = members(None, &id);

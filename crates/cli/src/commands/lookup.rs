@@ -1,11 +1,18 @@
 //! Finding workspaces, projects and resource pools by their names, and tasks by the beginnings of their ids.
 
+use clap::builder::TypedValueParser;
 use det_client::{Client, ClientError, Query, api_path};
+use det_ids::ProjectId;
 use det_taskspec::TaskKind;
 use serde_json::Value;
 
 use crate::error::CliError;
 use crate::values::{items, members, text};
+
+/// Reads the number of a project, from 1, on the command line.
+pub(crate) fn project_id() -> impl TypedValueParser<Value = ProjectId> {
+    clap::value_parser!(i64).range(1..).map(ProjectId)
+}
 
 /// All workspaces that the user may see.
 pub(crate) async fn workspaces(client: &Client) -> Result<Vec<Value>, CliError> {

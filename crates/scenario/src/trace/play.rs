@@ -153,7 +153,7 @@ impl Player<'_> {
             .checked_sub(1)
             .and_then(|index| self.trials.get(index))
         {
-            Some(trial) => Ok(RequestId(trial.request_id.clone())),
+            Some(trial) => Ok(trial.request_id.clone()),
             None => Err(DescriptionError {
                 path: step.path.clone(),
                 line: step.line,
@@ -179,7 +179,7 @@ impl Player<'_> {
                     let trial = self.trials.len() + 1;
                     self.trials.push(TracedTrial {
                         trial,
-                        request_id: request_id.0,
+                        request_id,
                         hyperparameters: hparams.clone(),
                         seed,
                         state: "running",
@@ -193,7 +193,7 @@ impl Player<'_> {
                     trial: self
                         .trials
                         .iter()
-                        .position(|trial| trial.request_id == request_id.0)
+                        .position(|trial| trial.request_id == request_id)
                         .map_or(0, |index| index + 1),
                 },
                 Action::Shutdown(outcome) => SearchAction::Shutdown(outcome),

@@ -6,6 +6,7 @@ use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
 use det_config::submitted::{Experiment, SubmittedDocument, SubmittedTask};
 use det_config::task::LaunchKind;
+use det_ids::ProjectId;
 use serde_json::{Value, json};
 
 use crate::commands::lookup;
@@ -28,8 +29,8 @@ pub(super) struct HomeArgs {
     #[arg(long, value_name = "NAME", requires = "workspace")]
     project: Option<String>,
     /// Ask the master for the workspace of this project; above 1 it wins over the file's, as with det experiment create
-    #[arg(long = "project_id", alias = "project-id", value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    project_id: Option<i64>,
+    #[arg(long = "project_id", alias = "project-id", value_name = "ID", value_parser = lookup::project_id())]
+    project_id: Option<ProjectId>,
 }
 
 impl HomeArgs {
@@ -61,7 +62,7 @@ impl Home {
     ) -> Result<Self, CliError> {
         let workspace = match (&args.workspace, args.project_id, of_file) {
             (Some(workspace), _, _) => named(client, workspace, args.project.as_deref()).await?,
-            (None, Some(id), _) if id > UNCATEGORIZED => of_project(client, id).await?,
+            (None, Some(id), _) if id.0 > UNCATEGORIZED => of_project(client, id).await?,
             (None, _, (Some(workspace), project)) => named(client, workspace, project).await?,
             (None, _, (None, _)) => workspace(client, &UNCATEGORIZED.to_string()).await?,
         };
@@ -192,7 +193,7 @@ async fn named(client: &Client, name: &str, project: Option<&str>) -> Result<Val
     lookup::workspace(client, name).await
 }
 
-async fn of_project(client: &Client, id: i64) -> Result<Value, CliError> {
+async fn of_project(client: &Client, id: ProjectId) -> Result<Value, CliError> {
     let path = api_path(["projects", &id.to_string()]);
     let answer = client.get(&path, &Query::new()).await?;
     workspace(client, &text(&answer["project"], "workspaceId")).await

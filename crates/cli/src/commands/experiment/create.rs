@@ -6,11 +6,12 @@ use std::process::ExitCode;
 use clap::Args;
 use det_client::{Client, Query, api_path};
 use det_config::document::DocumentKind;
-use det_ids::ExperimentId;
+use det_ids::{ExperimentId, ProjectId};
 use serde_json::{Value, json};
 
 use super::first_trial;
 use super::follow::{self, FollowedOutput};
+use crate::commands::lookup;
 use crate::commands::publishing::PublishArgs;
 use crate::commands::submission::{UserDocument, announce, warn};
 use crate::context::Context;
@@ -40,8 +41,8 @@ pub(crate) struct CreateArgs {
     #[arg(long = "template", value_name = "NAME")]
     templates: Vec<String>,
     /// Project to put the experiment in (1, Uncategorized, is where it goes if the configuration names none)
-    #[arg(long = "project_id", alias = "project-id", value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    project_id: Option<i64>,
+    #[arg(long = "project_id", alias = "project-id", value_name = "ID", value_parser = lookup::project_id())]
+    project_id: Option<ProjectId>,
     /// Follow the logs of a single trial, or the progress of a search
     #[arg(short, long, visible_alias = "follow", conflicts_with = "paused")]
     follow_first_trial: bool,

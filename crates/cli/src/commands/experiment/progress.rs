@@ -1,6 +1,6 @@
 //! The progress of a search, in one line.
 
-use det_ids::quantity;
+use det_ids::{TrialId, quantity};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ use crate::values::{number, rounded, state, text, wait_reason};
 /// The best validation so far, and the trial that reported it.
 #[derive(Debug, Clone, PartialEq)]
 struct Best {
-    trial: i64,
+    trial: TrialId,
     value: f64,
 }
 
@@ -127,7 +127,7 @@ impl SearchView {
 /// The best validation of a trial; `None` while it has none, and for values that are not finite: those never win.
 fn result_of(trial: &Value, metric: &str) -> Option<Best> {
     let value = number(&trial["bestValidation"]["metrics"]["avgMetrics"][metric])?;
-    let trial = trial["id"].as_i64()?;
+    let trial = trial["id"].as_i64().map(TrialId)?;
     value.is_finite().then_some(Best { trial, value })
 }
 

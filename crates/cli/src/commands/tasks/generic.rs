@@ -7,6 +7,7 @@ use clap::Args;
 use det_client::{Client, ClientError, Query, api_path};
 use det_config::document::DocumentKind;
 use det_config::yaml::to_yaml;
+use det_ids::ProjectId;
 use det_taskspec::{LaunchKind, TaskKind};
 use serde_json::{Value, json};
 
@@ -68,8 +69,8 @@ pub(super) struct ForkArgs {
 #[derive(Debug, Args)]
 struct StartArgs {
     /// Project to put it in
-    #[arg(long = "project_id", alias = "project-id", value_name = "ID", value_parser = clap::value_parser!(i64).range(1..))]
-    project_id: Option<i64>,
+    #[arg(long = "project_id", alias = "project-id", value_name = "ID", value_parser = lookup::project_id())]
+    project_id: Option<ProjectId>,
     /// Print what it logs until its end, and end with its exit code
     #[arg(short, long)]
     follow: bool,
