@@ -5,7 +5,7 @@
 
 use crate::TaskFile;
 use crate::service::file;
-use crate::shell::{AUTHORIZED_KEYS_FILE, SSHD_CONFIG_FILE};
+use crate::shell::{AUTHORIZED_KEYS_FILE, SSHD_CONFIG_FILE, server_config};
 
 /// The private key of a trial's containers: opens their servers, and is what these are known by.
 const PRIVATE_KEY_FILE: &str = "/run/determined/ssh/id_rsa";
@@ -19,26 +19,13 @@ pub const LAUNCH_CLIENT_FILE: &str = "/run/determined/ssh/bin/ssh";
 
 /// Connections that a server accepts at once before they are authenticated: launchers of MPI open one for each process.
 /// By default servers begin to refuse some at 10.
-const SERVER_CONFIG: &str = "\
+const SERVER_CONFIG: &str = server_config!(
+    "\
 HostKey /run/determined/ssh/id_rsa
-AuthorizedKeysFile /run/determined/ssh/authorized_keys
-AuthenticationMethods publickey
-PubkeyAuthentication yes
-PasswordAuthentication no
-KbdInteractiveAuthentication no
-PermitRootLogin prohibit-password
-PermitUserEnvironment yes
-StrictModes no
-UsePAM no
-UseDNS no
-PidFile none
-PrintMotd no
-PrintLastLog no
 MaxStartups 1000
 MaxSessions 1000
-X11Forwarding no
-Subsystem sftp internal-sftp
-";
+"
+);
 
 /// Begins the client.
 const CLIENT_HEAD: &str = r#"#!/bin/sh

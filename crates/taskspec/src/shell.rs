@@ -24,9 +24,13 @@ const PUBLIC_KEY_FILE: &str = "/run/determined/ssh/id_ed25519.pub";
 /// What the SSH server writes when it accepts connections.
 pub(crate) const LISTENING: &str = "Server listening on";
 
-/// Only the shell's key opens it, and a user who has it can do what the task can do.
-const SSHD_CONFIG: &str = "\
-HostKey /run/determined/ssh/id_ed25519
+/// The configuration of an SSH server in a task that only the task's key opens. `$own` are the lines of its kind, which begin
+/// with its private key.
+macro_rules! server_config {
+    ($own:literal) => {
+        concat!(
+            $own,
+            "\
 AuthorizedKeysFile /run/determined/ssh/authorized_keys
 AuthenticationMethods publickey
 PubkeyAuthentication yes
@@ -40,10 +44,21 @@ UseDNS no
 PidFile none
 PrintMotd no
 PrintLastLog no
-AllowTcpForwarding yes
 X11Forwarding no
 Subsystem sftp internal-sftp
-";
+"
+        )
+    };
+}
+pub(crate) use server_config;
+
+/// Only the shell's key opens it, and a user who has it can do what the task can do.
+const SSHD_CONFIG: &str = server_config!(
+    "\
+HostKey /run/determined/ssh/id_ed25519
+AllowTcpForwarding yes
+"
+);
 
 /// What only a shell has. Not printable: it contains a private key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use crate::commands::launched::{self, Launch, LaunchArgs, LaunchedAction, ListArgs, NOTEBOOK};
+use crate::commands::launched::{
+    self, Launch, LaunchArgs, LaunchedAction, ListArgs, NOTEBOOK, OpenPageArgs,
+};
 use crate::context::Context;
 use crate::error::CliError;
 
@@ -24,7 +26,7 @@ enum NotebookAction {
     /// Exit codes: 0 it is ready; 1 it ended before; 130 Ctrl-C, after which the notebook goes on.
     Start(Box<StartArgs>),
     /// Open a notebook in the browser, when it is ready
-    Open(OpenArgs),
+    Open(OpenPageArgs),
     #[command(flatten)]
     Launched(LaunchedAction),
 }
@@ -38,15 +40,6 @@ struct StartArgs {
     no_browser: bool,
 }
 
-#[derive(Debug, Args)]
-struct OpenArgs {
-    /// Its id, or enough of its beginning
-    id: String,
-    /// Print its address, and open no browser
-    #[arg(long)]
-    no_browser: bool,
-}
-
 /// Carries out `det notebook …`.
 pub(crate) async fn run(args: NotebookArgs, context: &Context) -> Result<ExitCode, CliError> {
     let action = match args.action {
@@ -54,7 +47,7 @@ pub(crate) async fn run(args: NotebookArgs, context: &Context) -> Result<ExitCod
         Some(NotebookAction::Start(args)) => return start(*args, context).await,
         Some(NotebookAction::Open(args)) => {
             let session = context.session().await?;
-            return launched::open_page(&NOTEBOOK, &session, &args.id, !args.no_browser).await;
+            return launched::open_page(&NOTEBOOK, &session, &args).await;
         }
         Some(NotebookAction::Launched(action)) => action,
         None => LaunchedAction::List(ListArgs::default()),

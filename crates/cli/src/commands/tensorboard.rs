@@ -6,7 +6,9 @@ use clap::{Args, Subcommand};
 use det_ids::{ExperimentId, TrialId};
 use serde_json::json;
 
-use crate::commands::launched::{self, Launch, LaunchArgs, LaunchedAction, ListArgs, TENSORBOARD};
+use crate::commands::launched::{
+    self, Launch, LaunchArgs, LaunchedAction, ListArgs, OpenPageArgs, TENSORBOARD,
+};
 use crate::context::Context;
 use crate::error::CliError;
 
@@ -24,7 +26,7 @@ enum TensorBoardAction {
     /// Exit codes: 0 it is ready; 1 it ended before; 130 Ctrl-C, after which the TensorBoard goes on.
     Start(Box<StartArgs>),
     /// Open a TensorBoard in the browser, when it is ready
-    Open(OpenArgs),
+    Open(OpenPageArgs),
     #[command(flatten)]
     Launched(LaunchedAction),
 }
@@ -44,15 +46,6 @@ struct StartArgs {
     no_browser: bool,
 }
 
-#[derive(Debug, Args)]
-struct OpenArgs {
-    /// Its id, or enough of its beginning
-    id: String,
-    /// Print its address, and open no browser
-    #[arg(long)]
-    no_browser: bool,
-}
-
 /// Carries out `det tensorboard …`.
 pub(crate) async fn run(args: TensorBoardArgs, context: &Context) -> Result<ExitCode, CliError> {
     let action = match args.action {
@@ -60,7 +53,7 @@ pub(crate) async fn run(args: TensorBoardArgs, context: &Context) -> Result<Exit
         Some(TensorBoardAction::Start(args)) => return start(*args, context).await,
         Some(TensorBoardAction::Open(args)) => {
             let session = context.session().await?;
-            return launched::open_page(&TENSORBOARD, &session, &args.id, !args.no_browser).await;
+            return launched::open_page(&TENSORBOARD, &session, &args).await;
         }
         Some(TensorBoardAction::Launched(action)) => action,
         None => LaunchedAction::List(ListArgs::default()),

@@ -29,7 +29,7 @@ pub(crate) use follow::follow;
 pub(crate) use launch::{Launch, LaunchArgs};
 pub(crate) use list::ListArgs;
 pub(crate) use other::{instead, require_kind};
-pub(crate) use page::{open_page, start_page};
+pub(crate) use page::{OpenPageArgs, open_page, start_page};
 pub(crate) use ready::until_ready;
 pub(crate) use steer::{Turn, note_ended, turn};
 

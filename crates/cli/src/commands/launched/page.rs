@@ -4,12 +4,23 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode, Stdio};
 
+use clap::Args;
 use det_client::{Client, ClientError, Session};
 
 use super::{Kind, Launch, expand, until_ready};
 use crate::error::CliError;
 use crate::values::text;
 use crate::{output, private_files};
+
+/// Options of `det … open` for a kind that has a page.
+#[derive(Debug, Args)]
+pub(crate) struct OpenPageArgs {
+    /// Its id, or enough of its beginning
+    id: String,
+    /// Print its address, and open no browser
+    #[arg(long)]
+    no_browser: bool,
+}
 
 /// What opens an address in the user's browser.
 const OPENER: &str = if cfg!(target_os = "macos") {
@@ -38,17 +49,16 @@ pub(crate) async fn start_page(
     show_when_ready(kind, session, &id, in_browser).await
 }
 
-/// Waits until the task whose id or beginning of one is given is ready, and shows its page. Errs at once where the master would
+/// Waits until the task that is named is ready, and shows its page. Errs at once where the master would
 /// let this user not see it.
 pub(crate) async fn open_page(
     kind: &Kind,
     session: &Session,
-    given: &str,
-    in_browser: bool,
+    args: &OpenPageArgs,
 ) -> Result<ExitCode, CliError> {
-    let id = expand(kind, &session.client, given).await?;
+    let id = expand(kind, &session.client, &args.id).await?;
     require_connect(kind, session, &id).await?;
-    show_when_ready(kind, session, &id, in_browser).await
+    show_when_ready(kind, session, &id, !args.no_browser).await
 }
 
 /// Errs unless this user may connect to a task's service.
