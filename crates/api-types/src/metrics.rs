@@ -2,6 +2,7 @@
 
 mod incoming;
 
+use det_ids::RunId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -27,7 +28,8 @@ pub struct TrialMetrics {
     /// The trial; the path wins.
     pub trial_id: i64,
     /// Which run of the trial reports; must be its current one.
-    pub trial_run_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_run_id: RunId,
     /// Batches (or whatever the trial counts) done so far; `None` only for profiler groups.
     pub steps_completed: Option<i64>,
     /// When it was measured; `None` = when it arrives.
@@ -87,7 +89,8 @@ pub struct MetricsReport {
     /// Number of the report.
     pub id: i64,
     /// Run that reported it.
-    pub trial_run_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_run_id: RunId,
     /// Its group.
     pub group: String,
 }

@@ -1,5 +1,6 @@
 //! System metrics of trials and other tasks: as supervisors report them, and as the older operations of the profiler give them.
 
+use det_ids::RunId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -10,7 +11,8 @@ use crate::wire::{Float, Object, Timestamp, wire_enum};
 #[serde(rename_all = "camelCase", default)]
 pub struct ReportSystemMetricsRequest {
     /// Which run of the trial reports; must be its current one.
-    pub trial_run_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_run_id: RunId,
     /// The agent whose machine was measured.
     pub agent_id: String,
     /// Whether some of the reports may have been sent before, without an answer.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::RunId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -546,7 +547,8 @@ pub struct StartTrialRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct StartTrialResponse {
     /// Counts the runs of the trial, from 1; reports of older ones are refused.
-    pub trial_run_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_run_id: RunId,
     /// UUID of the checkpoint to go on from; `None` = from the beginning.
     pub latest_checkpoint: Option<String>,
     /// Steps of that checkpoint; 0 without one.

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use det_ids::RunId;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -19,7 +20,7 @@ use crate::wire::{self, Timestamp, WireError};
 #[derive(Debug)]
 pub struct IncomingReport {
     /// See [`TrialMetrics`].
-    pub trial_run_id: i64,
+    pub trial_run_id: RunId,
     /// See [`TrialMetrics`].
     pub steps_completed: Option<i64>,
     /// See [`TrialMetrics`].
@@ -100,7 +101,7 @@ struct PlainTrialMetrics<'a> {
     #[serde(default, alias = "trial_id", rename = "trialId")]
     _trial_id: i64,
     #[serde(alias = "trial_run_id")]
-    trial_run_id: i64,
+    trial_run_id: RunId,
     #[serde(default, alias = "steps_completed")]
     steps_completed: Option<i64>,
     #[serde(default, alias = "report_time")]

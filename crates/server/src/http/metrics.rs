@@ -8,7 +8,7 @@ use det_api_types::metrics::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::Timestamp;
-use det_ids::{ReportId, RunId, TrialId};
+use det_ids::{ReportId, TrialId};
 use det_store::metrics::StoredReport;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -60,7 +60,7 @@ pub(super) fn report_id(text: String) -> Option<ReportId> {
 fn report(trial_id: TrialId, incoming: IncomingReport) -> Report {
     Report {
         trial_id,
-        run_id: RunId(incoming.trial_run_id),
+        run_id: incoming.trial_run_id,
         group: incoming.group,
         step: incoming.steps_completed,
         at: incoming
@@ -173,7 +173,7 @@ fn chunk(message: Vec<(Source, StoredReport)>) -> AppResult<MetricsChunk> {
             // Reports that a newer run has outdated are not among them.
             archived: false,
             id: source.id,
-            trial_run_id: source.run_id.0,
+            trial_run_id: source.run_id,
             group: source.group,
         })
     };
@@ -187,6 +187,8 @@ fn chunk(message: Vec<(Source, StoredReport)>) -> AppResult<MetricsChunk> {
 
 #[cfg(test)]
 mod tests {
+    use det_ids::RunId;
+
     use super::*;
 
     #[test]

@@ -13,7 +13,7 @@ use det_api_types::profiler::{
     TrialProfilerMetricLabels, TrialProfilerMetricsBatch,
 };
 use det_api_types::wire::{Float, Object, Timestamp};
-use det_ids::{AgentId, RunId, TaskId, TrialId};
+use det_ids::{AgentId, TaskId, TrialId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -25,8 +25,8 @@ use crate::app::reads::profiler::{Profiler, SeriesFilter};
 use crate::app::reads::task_metrics;
 use crate::error::{AppError, AppResult};
 use crate::http::answers::send_in_time;
-use crate::http::metrics::report_id;
 use crate::http::extract::{Caller, PathId, Reporter, Shutdown, WireBody, WireQuery};
+use crate::http::metrics::report_id;
 use crate::http::respond::{self, Answer, StreamAnswer, empty, message};
 use crate::http::routes::{Routes, routes};
 
@@ -53,7 +53,7 @@ async fn report_system_metrics(
     WireBody(body): WireBody<ReportSystemMetricsRequest>,
 ) -> Answer {
     let measured = Measurements {
-        run_id: RunId(body.trial_run_id),
+        run_id: body.trial_run_id,
         agent_id: body.agent_id.into(),
         again: body.again,
         reports: measured_reports(body.reports),

@@ -135,7 +135,7 @@ async fn start_trial(
     let resumes = body.resume.unwrap_or(false);
     let run = master.unmanaged.start(&actor, id, resumes).await?;
     message(&StartTrialResponse {
-        trial_run_id: run.run_id.0,
+        trial_run_id: run.run_id,
         latest_checkpoint: run.latest_checkpoint.map(Into::into),
         steps_completed: run.steps_completed,
     })
