@@ -60,7 +60,7 @@ pub struct DevicesReport {
 /// One device that is a slot. What the device or its driver does not count is `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceReport {
-    /// The slot.
+    /// Number of the slot that the device is.
     pub slot: SlotId,
     /// How much of the time it was in use lately, per cent.
     #[serde(default)]
@@ -105,7 +105,7 @@ pub struct Hello {
 /// State of one container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerReport {
-    /// The container.
+    /// Id of the container.
     pub container_id: ContainerId,
     /// The allocation that it belongs to.
     pub allocation_id: AllocationId,
@@ -207,7 +207,7 @@ pub enum ToAgent {
     /// End this container. `grace`: SIGTERM, then SIGKILL after the script's grace; else SIGKILL at once. Logs are
     /// flushed either way.
     Kill {
-        /// The container.
+        /// Id of the container to end.
         container_id: ContainerId,
         /// Whether it is asked to end first.
         grace: bool,
@@ -217,12 +217,12 @@ pub enum ToAgent {
     Dial(Dial),
     /// Have the supervisor of this container report to the master what its processes do; nothing if it does not run.
     Diagnose {
-        /// The container.
+        /// Id of the container whose processes are looked at.
         container_id: ContainerId,
     },
     /// The end of this container is stored: remove all of its files and records. A live container is killed first.
     Forget {
-        /// The container.
+        /// Id of the container to remove.
         container_id: ContainerId,
     },
 }
@@ -232,7 +232,7 @@ pub enum ToAgent {
 pub struct Dial {
     /// Id of the tunnel: a secret between master and agent.
     pub tunnel_id: String,
-    /// The container.
+    /// Id of the container to connect to.
     pub container_id: ContainerId,
     /// Port of the host that leads to the container's: one that the agent has reported for it.
     pub host_port: u16,
