@@ -16,7 +16,7 @@ const TERM: &str = "master_term";
 /// Whether this process may read and write the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DatabaseAccess {
-    /// It may.
+    /// It may: it has the connection and holds the lock.
     Held,
     /// It may not until it has the connection and the lock again; with the reason.
     Lost(Arc<str>),

@@ -30,7 +30,7 @@ pub struct TaskRow {
     /// What kind of task it is.
     #[row(word)]
     pub kind: TaskKind,
-    /// Its job.
+    /// Id of the job that the task belongs to.
     pub job_id: JobId,
     /// The user who owns it.
     pub owner_id: UserId,
@@ -69,12 +69,12 @@ pub struct TaskRow {
 pub struct AllocationRow {
     /// `<task>.<n>`.
     pub id: AllocationId,
-    /// Its task.
+    /// Id of the task that it runs.
     pub task_id: TaskId,
     /// Its task's kind.
     #[row(word)]
     pub kind: TaskKind,
-    /// Its job.
+    /// Id of the job that the task belongs to.
     pub job_id: JobId,
     /// Its task's experiment, for trials.
     pub experiment_id: Option<ExperimentId>,
@@ -134,7 +134,7 @@ pub struct AllocationRow {
 pub struct ContainerRow {
     /// UUID; the wire's resource id.
     pub id: ContainerId,
-    /// Its allocation.
+    /// Id of the allocation that it belongs to.
     pub allocation_id: AllocationId,
     /// The place that it runs on: an agent's id.
     pub place_id: PlaceId,
@@ -516,7 +516,7 @@ pub async fn live_of_trials(
 pub struct LiveState {
     /// The allocation.
     pub id: AllocationId,
-    /// Its experiment.
+    /// Number of the experiment that the allocation works for.
     pub experiment_id: ExperimentId,
     /// See [`AllocationRow`].
     #[row(json = "machine")]

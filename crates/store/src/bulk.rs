@@ -214,7 +214,7 @@ pub async fn experiments(
 /// A trial that has ended.
 #[derive(Debug, Clone)]
 pub struct PastTrial {
-    /// Its experiment.
+    /// Number of the experiment that the trial belongs to.
     pub experiment_id: ExperimentId,
     /// The job of its experiment.
     pub job_id: JobId,

@@ -12,9 +12,9 @@ use crate::{Conn, StoreError};
 pub struct CheckpointRow {
     /// Chosen by the task.
     pub uuid: CheckpointId,
-    /// Its experiment.
+    /// Number of the experiment that the trial belongs to; `None` = the task is no trial's.
     pub experiment_id: Option<ExperimentId>,
-    /// Its trial.
+    /// Number of the trial that wrote it; `None` = the task is no trial's.
     pub trial_id: Option<TrialId>,
     /// Task that wrote it.
     pub task_id: TaskId,

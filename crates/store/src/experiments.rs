@@ -44,7 +44,7 @@ pub enum SearcherKind {
 /// An entry of the job queue.
 #[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct JobRow {
-    /// Its UUID.
+    /// UUID of the job.
     pub id: JobId,
     /// What it is for.
     #[row(word)]
@@ -86,7 +86,7 @@ pub struct JobRow {
 pub struct ExperimentRow {
     /// Its number, unique over the cluster.
     pub id: ExperimentId,
-    /// Its job.
+    /// Id of the job by which the experiment is queued.
     pub job_id: JobId,
     /// The user who owns it.
     pub owner_id: UserId,
@@ -240,7 +240,7 @@ impl Active {
 /// What to sort by; the id is always the tie break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {
-    /// Its number.
+    /// Number of the experiment.
     #[default]
     Id,
     /// Free text.
@@ -255,7 +255,7 @@ pub enum Sort {
     State,
     /// Number of trials.
     TrialCount,
-    /// Its progress.
+    /// Progress of the search, 0 to 1.
     Progress,
     /// Owner's name.
     User,
@@ -490,7 +490,7 @@ pub async fn to_clean_up(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, Stor
 /// A new experiment.
 #[derive(Debug, Clone)]
 pub struct NewExperiment {
-    /// Its job.
+    /// Row of the job by which the experiment is queued.
     pub job: JobRow,
     /// See [`ExperimentRow`].
     pub project_id: ProjectId,

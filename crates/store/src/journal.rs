@@ -43,7 +43,7 @@ pub struct Entry {
     pub trial_id: TrialId,
     /// Run that reported it.
     pub run_id: RunId,
-    /// Its group.
+    /// Metric group of the report.
     pub group: String,
     /// The report as [`metrics::NewReport::encode`] made it.
     pub line: Vec<u8>,

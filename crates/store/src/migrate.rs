@@ -188,7 +188,7 @@ pub enum MigrateError {
     Failed {
         /// The version that the change leads to.
         version: i64,
-        /// Its name.
+        /// Name of that change, as its file has it.
         name: &'static str,
         /// The error of the database.
         #[source]

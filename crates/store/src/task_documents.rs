@@ -31,10 +31,10 @@ pub struct TaskDocument {
 pub struct LaunchedTask {
     /// The task.
     pub id: TaskId,
-    /// Its kind.
+    /// Kind of the task, such as a notebook or a command.
     #[row(word)]
     pub kind: TaskKind,
-    /// Its job.
+    /// Id of the job by which the task is queued.
     pub job_id: JobId,
     /// The user who owns it.
     pub owner_id: UserId,

@@ -18,7 +18,7 @@ use crate::{Conn, StoreError};
 pub struct TrialRow {
     /// Number, over the whole cluster.
     pub id: TrialId,
-    /// Its experiment.
+    /// Number of the experiment that the trial belongs to.
     pub experiment_id: ExperimentId,
     /// The searcher's name for it; of an unmanaged trial, its external id or a UUID.
     pub request_id: RequestId,
@@ -39,7 +39,7 @@ pub struct TrialRow {
     pub warm_start_checkpoint: Option<CheckpointId>,
     /// Complete checkpoint with the most steps.
     pub latest_checkpoint: Option<CheckpointId>,
-    /// Its steps.
+    /// Steps of that checkpoint; `None` = none exists.
     pub latest_checkpoint_steps: Option<i64>,
     /// Highest step reported by the current run.
     pub total_batches: i64,
@@ -429,7 +429,7 @@ pub async fn mean_progress(
 /// What to sort an experiment's trials by; the id is the tie break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {
-    /// Its number.
+    /// Number of the trial.
     #[default]
     Id,
     /// Time of creation.

@@ -25,7 +25,7 @@ pub enum DeletionState {
 /// A workspace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
 pub struct WorkspaceRow {
-    /// Its number.
+    /// Number of the workspace, unique over the cluster.
     pub id: WorkspaceId,
     /// Its name, unique over the cluster.
     pub name: String,
@@ -63,7 +63,7 @@ pub struct WorkspaceRow {
 /// A project, without its texts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
 pub struct ProjectRow {
-    /// Its number.
+    /// Number of the project, unique over the cluster.
     pub id: ProjectId,
     /// Workspace it is in.
     pub workspace_id: WorkspaceId,

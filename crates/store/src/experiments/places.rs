@@ -9,7 +9,7 @@ use crate::{Conn, StoreError};
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 #[row(kind = "experiment")]
 pub struct Member {
-    /// Its number.
+    /// Number of the experiment.
     pub id: ExperimentId,
     /// See [`super::ExperimentRow`].
     pub project_id: ProjectId,
