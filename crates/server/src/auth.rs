@@ -57,15 +57,15 @@ pub enum Actor {
 /// A task that asks with its own token.
 #[derive(Debug, Clone)]
 pub struct TaskActor {
-    /// Its owner.
+    /// User who owns the task, and with whose rights it acts.
     pub owner: User,
-    /// Its allocation.
+    /// Id of the allocation whose token it is.
     pub allocation_id: AllocationId,
     /// The task.
     pub task_id: TaskId,
     /// Its experiment, for trials.
     pub experiment_id: Option<ExperimentId>,
-    /// Its trial.
+    /// Number of the trial that it runs; `None` = the task is no trial's.
     pub trial_id: Option<TrialId>,
     /// Which run of the trial its allocation is; 0 without a trial.
     pub run_id: RunId,

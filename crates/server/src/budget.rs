@@ -176,7 +176,7 @@ struct Waiter {
 /// How a budget is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Its limits.
+    /// Limits of the budget.
     pub limits: Limits,
     /// Bytes reserved now.
     pub used: usize,

@@ -79,7 +79,7 @@ pub(crate) enum ArrivalStep {
         api: String,
         /// The mark.
         mark: String,
-        /// Its hash.
+        /// Hash of the mark: what the host of the API receives in its place.
         hash: String,
     },
     /// It keeps this cookie for the service.

@@ -44,9 +44,9 @@ impl KnownHomes {
 /// All workspaces, projects and pins.
 #[derive(Debug, Clone, Default)]
 pub struct Homes {
-    /// By number.
+    /// Every workspace, archived ones included, by its number.
     pub workspaces: BTreeMap<WorkspaceId, WorkspaceRow>,
-    /// By number.
+    /// Every project, archived ones included, by its number.
     pub projects: BTreeMap<ProjectId, ProjectRow>,
     /// When a user (first) has pinned a workspace (second), in microseconds.
     pub pins: BTreeMap<(UserId, WorkspaceId), i64>,

@@ -37,7 +37,7 @@ pub enum JobSubject {
     Experiment(Box<ExperimentRow>),
     /// A task that works for nothing else.
     Task {
-        /// Its row.
+        /// Row of the task.
         row: Box<TaskRow>,
         /// User name of its owner.
         username: String,

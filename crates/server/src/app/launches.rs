@@ -46,7 +46,7 @@ pub use tensorboard::TensorBoardRequest;
 /// A task as its owner asks for it.
 #[derive(Debug, Clone)]
 pub struct LaunchRequest {
-    /// Its kind.
+    /// Kind of the task, such as a notebook or a command.
     pub kind: LaunchKind,
     /// Its configuration, YAML or JSON.
     pub config: String,

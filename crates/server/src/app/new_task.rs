@@ -39,9 +39,9 @@ pub(crate) struct TaskParts {
 
 /// Everything that is stored of a new task.
 pub(crate) struct NewTask {
-    /// Its job.
+    /// Row of the job by which the task is queued.
     pub(crate) job: JobRow,
-    /// Its row.
+    /// Row of the task itself.
     pub(crate) task: TaskRow,
     /// What it runs as.
     pub(crate) document: TaskDocument,

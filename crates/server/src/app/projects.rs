@@ -40,7 +40,7 @@ const LONGEST_TEXT: usize = 128 << 10;
 pub struct NewProject {
     /// Workspace it goes into.
     pub workspace_id: WorkspaceId,
-    /// Its name.
+    /// Name of the project.
     pub name: String,
     /// Free text.
     pub description: String,

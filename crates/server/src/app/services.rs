@@ -110,7 +110,7 @@ impl Service {
             .is_some_and(|guard| guard.is_opened_by(token))
     }
 
-    /// Its task.
+    /// Id of the task that the service belongs to.
     pub(crate) fn task_id(&self) -> &TaskId {
         &self.task_id
     }

@@ -28,7 +28,7 @@ const LONGEST_NAME: usize = 128;
 /// A template as a user submits it.
 #[derive(Debug, Clone)]
 pub struct NewTemplate {
-    /// Its name.
+    /// Name of the template, unique over the cluster: one line without slashes.
     pub name: String,
     /// Its workspace; `None` = Uncategorized.
     pub workspace_id: Option<WorkspaceId>,

@@ -44,11 +44,11 @@ pub struct StartedRun {
 /// What code reports of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heartbeat {
-    /// It runs.
+    /// The code runs.
     Running,
     /// It came to its end.
     Completed,
-    /// It failed.
+    /// The code has failed.
     Failed,
 }
 

@@ -89,7 +89,7 @@ pub struct JobFailure {
 /// A place that is away and waited for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwayPlace {
-    /// Its id.
+    /// Id of the place.
     pub id: PlaceId,
     /// Since when it is away, microseconds.
     pub since: i64,
@@ -100,7 +100,7 @@ pub struct AwayPlace {
 /// A place that was given up and is not back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostPlace {
-    /// Its id.
+    /// Id of the place.
     pub id: PlaceId,
     /// How many slots it had.
     pub slots: i64,

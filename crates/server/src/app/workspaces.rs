@@ -40,7 +40,7 @@ const CHOOSE_IDENTITY: &str = "choose the Unix identity of tasks";
 /// Changes of a workspace, or what a new one is; `None` leaves things as they are.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct WorkspacePatch {
-    /// Its name.
+    /// Name of the workspace, unique over the cluster.
     pub name: Option<String>,
     /// Unix identity of tasks in it.
     pub identity: Option<UnixIdentity>,

@@ -17,7 +17,7 @@ use super::{Cluster, within};
 /// What a fake agent shows.
 #[derive(Clone, Default)]
 pub(crate) struct Tokens {
-    /// Its own.
+    /// The token that the agent made for itself; `None` = it shows none.
     pub(crate) own: Option<String>,
     /// The one that all join with.
     pub(crate) join: Option<String>,

@@ -9,7 +9,7 @@ use det_ids::{CheckpointId, TrialId};
 pub struct Candidate {
     /// The UUID of the checkpoint.
     pub uuid: CheckpointId,
-    /// Its trial.
+    /// Number of the trial that reported it.
     pub trial_id: TrialId,
     /// Steps completed.
     pub steps: i64,

@@ -15,11 +15,11 @@ const TRIALS: usize = 50_000;
 /// A trial, as far as its reports are concerned.
 #[derive(Debug, Clone)]
 pub(super) struct LiveTrial {
-    /// Its experiment.
+    /// Number of the experiment that the trial belongs to.
     pub(super) experiment_id: ExperimentId,
     /// The run whose reports are taken.
     pub(super) run_id: RunId,
-    /// Its groups.
+    /// What is known of each metric group that the trial has reported, by name of the group.
     pub(super) groups: HashMap<String, LiveGroup>,
 }
 

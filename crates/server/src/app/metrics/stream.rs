@@ -41,7 +41,7 @@ pub(crate) struct Source {
     pub(crate) trial_id: TrialId,
     /// Run that reported it.
     pub(crate) run_id: RunId,
-    /// Its group.
+    /// Metric group of the report.
     pub(crate) group: String,
     /// Number of the report.
     pub(crate) id: i64,

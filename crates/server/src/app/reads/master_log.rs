@@ -90,7 +90,7 @@ enum Selection {
     Trial {
         /// The trial.
         trial: TrialId,
-        /// Its experiment.
+        /// Number of the experiment that the trial belongs to.
         experiment: ExperimentId,
         /// Its tasks and their allocations.
         ids: HashSet<String>,

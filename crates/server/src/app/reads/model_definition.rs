@@ -42,7 +42,7 @@ pub(crate) struct Archive {
     of: ArchiveOf,
     /// The experiment's name; empty where only its tasks read it.
     pub(crate) name: String,
-    /// Its size.
+    /// Size of the archive as it is stored, in bytes.
     pub(crate) bytes: usize,
 }
 

@@ -51,7 +51,7 @@ pub(crate) async fn find(store: &Store, actor: &Actor, task_id: &TaskId) -> AppR
 
 /// One task with everything about it.
 pub(crate) struct TaskView {
-    /// Its row.
+    /// Row of the task.
     pub(crate) row: TaskRow,
     /// Its attempts: running ones first, then the newest.
     pub(crate) attempts: Vec<AllocationRow>,
@@ -87,7 +87,7 @@ pub(crate) async fn whole(
 
 /// A live allocation with what its pool decides about how it is shown.
 pub(crate) struct LiveAllocation {
-    /// Its row.
+    /// Row of the allocation.
     pub(crate) row: AllocationRow,
     /// How its pool schedules.
     pub(crate) policy: Policy,
@@ -257,7 +257,7 @@ pub(crate) async fn containers(
 
 /// A launched task as its readers see it.
 pub(crate) struct LaunchedView {
-    /// Its row.
+    /// Row of the launched task.
     pub(crate) row: LaunchedTask,
     /// Its owner; `None` = the user exists no more.
     pub(crate) owner: Option<User>,

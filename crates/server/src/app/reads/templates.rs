@@ -19,7 +19,7 @@ use crate::error::{AppError, AppResult};
 /// A template as a reader sees it.
 #[derive(Debug)]
 pub(crate) struct TemplateView {
-    /// Its name.
+    /// Name of the template, unique over the cluster.
     pub(crate) name: String,
     /// The workspace that it is in.
     pub(crate) workspace_id: WorkspaceId,

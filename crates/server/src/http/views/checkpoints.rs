@@ -20,7 +20,7 @@ const STORAGE: &str = "checkpoint_storage";
 /// The training that a checkpoint comes from.
 #[derive(Debug, Clone)]
 pub struct Training<'a> {
-    /// Its trial.
+    /// Row of the trial that reported the checkpoint.
     pub trial: &'a TrialRow,
     /// The configuration of the experiment, see [`download_config`].
     pub config: &'a Object,

@@ -53,7 +53,7 @@ pub(crate) fn service_address(view: &LaunchedView) -> String {
     format!("/proxy/{}/{query}", view.row.id)
 }
 
-/// Its container.
+/// The container of a launched task with its devices; `None` = it has none at present.
 pub(crate) fn container(view: &LaunchedView) -> Option<Container> {
     let (row, devices) = view.container.as_ref()?;
     Some(Container {

@@ -15,7 +15,7 @@ pub(crate) enum SortKey {
     Attribute(CheckpointSortBy),
     /// A validation metric; checkpoints without it come last.
     Metric {
-        /// Its name.
+        /// Name of the metric, without its group.
         name: String,
         /// Whether the largest comes first.
         largest_first: bool,
