@@ -69,7 +69,7 @@ pub struct Experiment {
 pub struct Trial {
     /// Number of the trial.
     pub id: TrialId,
-    /// Its experiment.
+    /// Number of the experiment that it belongs to.
     pub experiment_id: ExperimentId,
     /// Its id in the search.
     pub request_id: RequestId,
@@ -92,7 +92,7 @@ pub struct Trial {
 /// A task's row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
-    /// Its id.
+    /// Id of the task.
     pub id: TaskId,
     /// Its life cycle's state.
     pub state: TaskState,
@@ -117,9 +117,9 @@ pub struct Task {
 pub struct Allocation {
     /// `<task>.<n>`.
     pub id: AllocationId,
-    /// Its task.
+    /// Id of the task that it runs.
     pub task_id: TaskId,
-    /// Its trial.
+    /// Number of the trial that its task runs; `None` = a task that belongs to no trial.
     pub trial_id: Option<TrialId>,
     /// Its run number.
     pub run_id: RunId,
@@ -148,9 +148,9 @@ pub struct Allocation {
 /// A container's row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Container {
-    /// Its id.
+    /// Id of the container.
     pub id: ContainerId,
-    /// Its allocation.
+    /// Id of the allocation that it belongs to.
     pub allocation_id: AllocationId,
     /// Place on which it runs.
     pub place_id: PlaceId,
@@ -163,9 +163,9 @@ pub struct Container {
 /// A place's row, its state in the master's memory, and its own state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Place {
-    /// Its id.
+    /// Id of the place.
     pub id: PlaceId,
-    /// Its slots.
+    /// Numbers of the slots that it has.
     pub slots: BTreeSet<u32>,
     /// Whether it is connected according to its row.
     pub connected: bool,
@@ -178,9 +178,9 @@ pub struct Place {
 /// A checkpoint's row, and its files.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint {
-    /// Its UUID.
+    /// UUID of the checkpoint.
     pub uuid: CheckpointId,
-    /// Its trial.
+    /// Number of the trial that wrote it; `None` = a task without a trial did.
     pub trial_id: Option<TrialId>,
     /// Whether it is `COMPLETED`.
     pub complete: bool,
@@ -193,7 +193,7 @@ pub struct Checkpoint {
 /// A search of a live experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Search {
-    /// Its experiment.
+    /// Number of the experiment that it is the search of.
     pub experiment_id: ExperimentId,
     /// The state in the master's memory, as its snapshot; `None` = not loaded.
     pub remembered: Option<String>,
@@ -217,7 +217,7 @@ pub struct Event {
 /// A report of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// Its trial.
+    /// Number of the trial that the task runs.
     pub trial_id: TrialId,
     /// The run that sent it.
     pub run_id: RunId,
@@ -239,7 +239,7 @@ pub enum ReportContent {
     },
     /// A checkpoint.
     Checkpoint {
-        /// Its UUID.
+        /// UUID of the checkpoint.
         uuid: CheckpointId,
     },
     /// A report that controls the trial and has no row of its own: refused from older runs like the others, but not

@@ -106,7 +106,7 @@ impl SlotResource {
 pub struct Member {
     /// What it runs, and what is known of its task.
     pub start: ContainerStart,
-    /// Its place.
+    /// Id of the place, a node in a pool, that it was given.
     pub place: PlaceId,
     /// Name of the node of that place.
     pub node: String,

@@ -21,13 +21,13 @@ const ADDRESSES: [&str; 5] = [
 /// A node of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeFacts {
-    /// Its name.
+    /// `metadata.name` of the node.
     pub name: String,
     /// Its identity: another one with the same name has another.
     pub uid: String,
     /// What pods may use of each resource: thousandths of `cpu`, bytes or pieces of all others.
     pub allocatable: BTreeMap<String, u64>,
-    /// Its labels.
+    /// `metadata.labels` of the node.
     pub labels: BTreeMap<String, String>,
     /// What keeps pods away that do not tolerate it.
     pub taints: Vec<Taint>,
@@ -46,7 +46,7 @@ pub struct NodeFacts {
 /// A taint of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taint {
-    /// Its name.
+    /// Key of the taint, such as `node.kubernetes.io/unreachable`.
     pub key: String,
     /// Its value; empty = it has none.
     pub value: String,

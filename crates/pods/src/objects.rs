@@ -108,7 +108,7 @@ pub enum ObjectsError {
     SecretTooLarge {
         /// The allocation.
         allocation_id: AllocationId,
-        /// Its containers.
+        /// Number of containers of the allocation.
         members: usize,
         /// Bytes of all scripts and certificates.
         bytes: usize,

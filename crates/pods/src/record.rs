@@ -45,7 +45,7 @@ pub struct RecordedMember {
 /// The container that a pod is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodMember {
-    /// Its allocation.
+    /// Id of the allocation that the container belongs to.
     pub allocation_id: AllocationId,
     /// The container.
     pub container_id: ContainerId,

@@ -103,7 +103,7 @@ pub(crate) struct Source<'a> {
 
 /// What a template is of.
 pub(crate) struct PodSpec {
-    /// Its `spec`.
+    /// `spec` of the pods, as Kubernetes has it.
     pub(crate) spec: Object,
     /// Names of variables that scripts leave out.
     pub(crate) kept: BTreeSet<String>,

@@ -14,9 +14,9 @@ pub(crate) const INIT_CONTAINER: &str = "determined-init-container";
 /// values were refused before.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct UserPod {
-    /// Its labels.
+    /// `metadata.labels` of the pod.
     pub(crate) labels: Object,
-    /// Its annotations.
+    /// `metadata.annotations` of the pod.
     pub(crate) annotations: Object,
     /// Its `spec` without containers.
     pub(crate) spec: Object,

@@ -28,7 +28,7 @@ static TABLE: LazyLock<BTreeMap<&'static str, Type>> = LazyLock::new(|| {
 /// A type of the Kubernetes API that a pod contains, by its name there, such as `Container`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Type {
-    /// Its name.
+    /// The name without group and version.
     pub name: &'static str,
     fields: BTreeMap<&'static str, Field>,
 }

@@ -53,7 +53,7 @@ pub(crate) struct HeldContainer {
     pub(crate) slots: u32,
     /// What its pod takes of a node, as far as that is known before there is one.
     pub(crate) takes: Takes,
-    /// Its Job.
+    /// Namespace and name of the Job whose pod is the container.
     pub(crate) job: ObjectKey,
     /// What was last observed of it.
     pub(crate) observed: ObservedState,

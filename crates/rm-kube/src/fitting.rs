@@ -29,7 +29,7 @@ pub(crate) struct PlaceFacts {
 /// What is known of all places at one moment.
 #[derive(Debug)]
 pub(crate) struct NodeFit {
-    /// By pool.
+    /// Facts of each place, by name of the pool.
     pools: BTreeMap<String, BTreeMap<PlaceId, Arc<PlaceFacts>>>,
     slot_resource: String,
     answers: Mutex<Answers>,

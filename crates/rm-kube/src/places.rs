@@ -16,7 +16,7 @@ use crate::observing::Observer;
 /// A place that is served: a node in a pool.
 struct ServedPlace<C: Core> {
     node: String,
-    /// Its pool.
+    /// Name of the pool that the node is in.
     pool: String,
     /// Identity of the node: another one of this name has another.
     uid: String,

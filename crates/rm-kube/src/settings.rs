@@ -48,7 +48,7 @@ pub struct Settings {
 /// A pool of nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolSettings {
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
     /// Namespace of its tasks; `None` = the manager's.
     pub namespace: Option<String>,
@@ -63,7 +63,7 @@ pub struct MasterSettings {
     pub scheme: Option<String>,
     /// Its host; `None` = that of its service.
     pub host: Option<String>,
-    /// Its port.
+    /// Port on which pods reach the master.
     pub port: u16,
     /// Its Kubernetes service, in the namespace that the master runs in.
     pub service: Option<String>,

@@ -21,7 +21,7 @@ use crate::observing::Observer;
 struct Creating {
     /// Ends it.
     cancel: CancellationToken,
-    /// Its Jobs.
+    /// Namespaces and names of the Jobs that are created for it.
     jobs: Vec<ObjectKey>,
     /// The containers.
     members: Vec<(PlaceId, ContainerId)>,
