@@ -157,7 +157,7 @@ impl AgentOptions {
 /// Where the debug server of an agent listens.
 #[derive(Debug, Clone)]
 pub struct DebugServer {
-    /// Its address.
+    /// Host address and port that it listens on.
     pub address: SocketAddr,
     /// Certificate and key with which it speaks TLS; `None` = it does not.
     pub identity: Option<ClientIdentity>,

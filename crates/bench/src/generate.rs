@@ -70,7 +70,7 @@ pub struct GenerationReport {
     pub checkpoints: usize,
     /// The experiment with the most trials.
     pub largest_experiment: ExperimentId,
-    /// Its trials.
+    /// Number of trials that this experiment has.
     pub largest_experiment_trials: usize,
     /// The trial with the long metric and the long log.
     pub long_trial: TrialId,

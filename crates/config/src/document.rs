@@ -93,7 +93,7 @@ impl DocumentKind {
         })
     }
 
-    /// Its name.
+    /// The name under which commands and files address this kind of document, such as `task-policy`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Experiment => "experiment",

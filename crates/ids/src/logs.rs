@@ -154,7 +154,7 @@ impl<T: LogWord> Word<T> {
         known.map_or(Self::Other(text), |word| Self::Known(*word))
     }
 
-    /// Its text.
+    /// The word as it is stored and sent, also where this version does not know it.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Known(word) => word.text(),

@@ -165,7 +165,7 @@ impl Blame {
 /// One member, as its row has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its container.
+    /// Id of the member's container.
     pub container: ContainerId,
     /// Whether it is a helper that does not keep the allocation alive.
     pub daemon: bool,

@@ -138,11 +138,11 @@ pub enum TaskState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
-    /// It rests.
+    /// The task becomes [`TaskState::Suspended`]: it asks for nothing until it is resumed.
     Suspend,
     /// It asks for slots again.
     Requeue,
-    /// It ends.
+    /// The task ends for good.
     Kill,
 }
 

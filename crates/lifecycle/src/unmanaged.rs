@@ -48,7 +48,7 @@ use crate::{Refusal, Step};
 pub enum UnmanagedState {
     /// It has not sent a heartbeat yet.
     Awaited,
-    /// It runs.
+    /// It sends heartbeats, and the last one came in time.
     Running {
         /// It counts as lost when no heartbeat has come by this moment of the steady clock.
         until: Micros,

@@ -150,14 +150,14 @@ pub struct StepReport {
 pub enum SearchAction {
     /// Create a trial.
     Create {
-        /// Its number.
+        /// Number of the trial within the search, from 1.
         trial: usize,
-        /// Its hyperparameters.
+        /// Hyperparameters that the search chose for the trial.
         hyperparameters: Map<String, Value>,
     },
     /// Stop a trial.
     Stop {
-        /// Its number.
+        /// Number of the trial within the search, from 1.
         trial: usize,
     },
     /// The search is over.
@@ -171,7 +171,7 @@ pub struct TracedTrial {
     pub trial: usize,
     /// Its id, which depends only on the seed of the search.
     pub request_id: RequestId,
-    /// Its hyperparameters.
+    /// Hyperparameters that the search chose for the trial.
     pub hyperparameters: Map<String, Value>,
     /// Seed of its code.
     pub seed: u32,

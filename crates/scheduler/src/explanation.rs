@@ -9,7 +9,7 @@ use crate::reason::{WaitKind, WaitReason};
 /// other versions, which have other numbers, can be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitExplanation {
-    /// Its kind.
+    /// Kind of the reason, which programs can compare.
     pub kind: WaitKind,
     /// A sentence that users read, with the names of allocations and workspaces.
     pub message: String,

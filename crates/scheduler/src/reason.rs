@@ -152,7 +152,7 @@ pub enum WaitReason {
     BehindHigherPriority {
         /// The more important request.
         allocation: AllocationId,
-        /// Its priority.
+        /// Priority of the more important request.
         priority: u8,
         /// Which of two priorities is more important, for the sentence.
         #[serde(skip)]

@@ -79,7 +79,7 @@ impl Agent {
         self.row.disconnected_at.is_none()
     }
 
-    /// Its slots.
+    /// Every slot of the place, numbered from 0.
     pub(crate) fn slots(&self) -> impl Iterator<Item = SlotId> {
         (0..self.slots).map(SlotId)
     }

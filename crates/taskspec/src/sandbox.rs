@@ -130,7 +130,7 @@ pub struct ExitReport {
 /// The process of a training that failed first in a container, as its launcher leaves it in [`FAILED_RANK_FILE`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedRank {
-    /// Its rank.
+    /// Rank of the process within the whole training, from 0.
     pub rank: u32,
     /// Its exit code as shells have it.
     pub exit_code: i32,

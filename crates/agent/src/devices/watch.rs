@@ -375,7 +375,7 @@ fn xid(record: &str) -> Option<(String, u32)> {
 /// What is known of the devices.
 #[derive(Debug, Default)]
 struct Watch {
-    /// By UUID.
+    /// Every GPU that was found since the agent started, by UUID.
     gpus: BTreeMap<String, Gpu>,
     /// The slot that all processors of the host are.
     host: Option<SlotId>,

@@ -152,7 +152,7 @@ pub(crate) enum EngineState {
     Absent,
     /// Created, never started.
     Created { id: String },
-    /// It runs.
+    /// The process of the container runs.
     Running { id: String },
     /// Has ended.
     Ended { id: String },

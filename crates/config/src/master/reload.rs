@@ -76,7 +76,7 @@ pub struct Reload {
 /// A pool that another configuration does not have any more, or has under another manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemovedPool {
-    /// Its name.
+    /// Name of the pool.
     pub name: String,
     /// Where it was: `resource_pools[gpu]`.
     path: String,

@@ -34,7 +34,7 @@ pub struct Placement {
 /// How much a trial or a task asks for at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkSize {
-    /// Its slots.
+    /// Slots asked for at once; 0 = none, for work without accelerators.
     pub slots: u32,
     /// Whether all of them must be on one place.
     pub is_single_node: bool,

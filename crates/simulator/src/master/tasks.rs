@@ -28,7 +28,7 @@ pub(crate) enum Call {
     },
     /// Reports a checkpoint whose files are stored.
     Checkpoint {
-        /// Its name.
+        /// UUID of the checkpoint.
         uuid: CheckpointId,
         /// Steps completed.
         steps: i64,

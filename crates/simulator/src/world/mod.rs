@@ -199,7 +199,7 @@ struct Spec {
 /// What the code of a container does.
 #[derive(Debug, Clone)]
 enum Work {
-    /// It trains.
+    /// It trains as one run of a trial.
     Trial {
         trial_id: TrialId,
         run_id: RunId,
