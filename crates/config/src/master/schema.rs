@@ -32,7 +32,7 @@ pub use pools::ResourcePool;
 pub use provider::aws_slots;
 
 const IGNORED: &str = "is ignored";
-const NOBODY: &str = "is ignored; nothing is reported to anybody";
+const NOT_REPORTED: &str = "is ignored; no usage is reported";
 
 /// What a master's configuration is made of.
 pub(crate) static DOCUMENT: Document = Document {
@@ -406,11 +406,11 @@ keys! {
     #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Telemetry, TELEMETRY {
         /// Whether anything is reported.
-        enabled: bool = Kind::Bool, or("false"), warn(NOBODY);
+        enabled: bool = Kind::Bool, or("false"), warn(NOT_REPORTED);
         /// Older key.
-        segment_master_key: String = Kind::Text, or("\"\""), secret, warn(NOBODY);
+        segment_master_key: String = Kind::Text, or("\"\""), secret, warn(NOT_REPORTED);
         /// Older key.
-        segment_webui_key: String = Kind::Text, or("\"\""), secret, warn(NOBODY);
+        segment_webui_key: String = Kind::Text, or("\"\""), secret, warn(NOT_REPORTED);
         /// Whether traces are sent.
         otel_enabled: bool = Kind::Bool, or("false"), kept;
         /// Where traces are sent.
