@@ -1,7 +1,7 @@
 //! What an experiment runs with, and what its documents may hold.
 //!
 //! An [`ExperimentConfig`] is made from documents by [`crate::SubmittedDocument`]. Its JSON form is what clients see and what the
-//! training process gets: every key is there.
+//! training process gets: it contains every key.
 
 mod checks;
 mod drawn;

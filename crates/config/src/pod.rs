@@ -119,7 +119,7 @@ fn check(walk: &mut Walk, node: &mut Node) {
     spell(node, det_podspec::pod());
 }
 
-/// Spells the known keys of a value of this type in camel case. A key that is there in both forms has the value of
+/// Spells the known keys of a value of this type in camel case. A key that is given in both forms has the value of
 /// Kubernetes' form.
 fn spell(node: &mut Node, of: &Type) {
     match &mut node.tree {

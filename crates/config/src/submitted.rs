@@ -80,7 +80,7 @@ pub(crate) trait Rules: Work {
         underlay: &Underlay,
     ) -> Vec<Node>;
 
-    /// Checks what must be there, or must not, once all layers are merged.
+    /// Checks what must be given, or must not, once all layers are merged.
     fn check_merged(self, findings: &mut Findings, defaults: &Self::Defaults<'_>, root: &mut Node);
 
     /// An effective configuration without what is secret or looks it.

@@ -326,7 +326,7 @@ impl<'text> Builder<'text> {
                     self.note_ambiguous(&text, &at);
                 }
                 let tree = scalar_tree(&text, style, tag.as_deref());
-                // As if nothing stood there: the rest is looked at all the same.
+                // As if the value were absent: the rest is checked all the same.
                 let tree = tree.unwrap_or_else(|message| {
                     self.note(&at, message);
                     Tree::Null

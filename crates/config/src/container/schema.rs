@@ -703,7 +703,7 @@ fn not_empty(walk: &mut Walk, node: &mut Node) {
 }
 
 /// How long a trial may be silent. Each silence that is too long is looked at, so a shorter time than this is work for the
-/// master and no news for anybody.
+/// master without new facts.
 pub(crate) static SILENCE_TIMEOUT: Special = text_by(
     "duration of 1 s or more, or `0s`",
     duration_schema,

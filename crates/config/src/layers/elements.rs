@@ -90,7 +90,7 @@ pub(super) fn steps(path: &str) -> Result<Vec<Step>, PathError> {
     Ok(steps)
 }
 
-/// The place in a tree that a path leads to, and what may be there. Maps are made on the way, elements of lists are
+/// The place in a tree that a path leads to, and what may be at it. Maps are made on the way, elements of lists are
 /// not; a list that no layer gave is the default one. `at` is written where something is made.
 pub(super) fn reach<'n>(
     root: &'n mut Node,

@@ -362,7 +362,7 @@ impl<'n> Changes<'n> {
     }
 }
 
-/// The field of this name. Types are of the table, which is there for ever.
+/// The field of this name. Types are of the table, which exists for ever.
 fn type_field(of: &Type, key: &str) -> Option<&'static Field> {
     det_podspec::type_named(of.name)?.field(key)
 }

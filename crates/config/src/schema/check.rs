@@ -28,7 +28,7 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    /// Whether everything that is needed must be there.
+    /// Whether everything that is needed must be given.
     pub(crate) fn is_complete(self) -> bool {
         self != Self::Sane
     }

@@ -275,7 +275,7 @@ impl By {
                 }
             }
         }
-        // Where an order is given, a server counts as many new elements as were deleted among those that were there.
+        // Where an order is given, a server counts as many new elements as were deleted among those that existed.
         let counted = if is_ordered { before } else { kept };
         let original = keys_of(&merged[..counted.min(merged.len())], self.key);
         interleaved(merged, &original, &order, rule)

@@ -12,7 +12,7 @@ use crate::yaml::{Node, Tree};
 
 impl SubmittedDocument {
     /// The effective configuration of an experiment as a document to complete under these policies. List items that a
-    /// policy appends, and that the configuration has of an earlier time, are left to the policy: each is there once.
+    /// policy appends, and that the configuration has of an earlier time, are left to the policy: each is contained once.
     ///
     /// # Errors
     /// As [`SubmittedDocument::from_value`].

@@ -237,7 +237,7 @@ impl KeyedList<'_> {
         changed.into()
     }
 
-    /// An order that has the elements of the patch as they are there, and others.
+    /// An order that has the elements of the patch in their order, and others.
     fn order(&self, chance: &mut Chance, elements: &[Value], items: &[Value]) -> Value {
         let only = |item: &Value| json!({self.by: item[self.by]});
         let named = |item: &&Value| item.get(self.by).is_some() && item.get("$patch").is_none();

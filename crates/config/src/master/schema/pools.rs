@@ -232,7 +232,7 @@ fn unique_managers(findings: &mut Findings, all: &[ManagerWithPools<'_>]) {
     }
 }
 
-/// The default pools must be there, unless there are to be none.
+/// The default pools must exist, unless there are to be none.
 fn default_pools(findings: &mut Findings, managed: &ManagerWithPools<'_>, root: &Node) {
     let names = managed.pool_names();
     let manager = managed.manager;

@@ -203,7 +203,7 @@ fn saml(findings: &mut Findings, node: &Node) {
     }
 }
 
-/// What must be there once a section is switched on.
+/// What must be given once a section is switched on.
 fn when_enabled(findings: &mut Findings, node: &Node, needed: &[&str]) {
     if !findings.stage.is_complete() || !is_true(node, "enabled") {
         return;

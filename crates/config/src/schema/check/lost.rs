@@ -1,4 +1,4 @@
-//! Indentation that got lost: the keys of a section stand beside it instead of below it.
+//! Indentation that got lost: the keys of a section are at its level instead of below it.
 
 use std::collections::BTreeMap;
 

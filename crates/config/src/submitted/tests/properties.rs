@@ -136,7 +136,7 @@ proptest! {
             .lines()
             .filter_map(|line| line.strip_prefix("# leaves the error "))
             .collect();
-        // Applied by its reader: what it shows replaces what was there, and what it moved elsewhere goes.
+        // Applied by its reader: what it shows replaces what it was, and what it moved elsewhere goes.
         let written = crate::yaml::parse(&text).unwrap();
         let corrected = crate::repair::corrected(&crate::experiment::schema::DOCUMENT, &written).unwrap();
         let shown = crate::yaml::parse(repaired).unwrap();
