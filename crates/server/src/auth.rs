@@ -221,7 +221,7 @@ pub(crate) struct UserEdit {
     pub end_sessions: bool,
 }
 
-/// Decides a change of a user in the transaction that makes it: given all users as they are there.
+/// Decides a change of a user in the transaction that makes it: given all users as the transaction reads them.
 pub(crate) type DecideUser =
     Box<dyn for<'u> FnOnce(&'u [UserRow]) -> AppResult<UserEdit> + Send + 'static>;
 

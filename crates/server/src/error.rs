@@ -32,7 +32,7 @@ pub enum ErrorKind {
     Forbidden,
     /// 404: absent, or not to be known.
     NotFound,
-    /// 409: contradicts what is there.
+    /// 409: contradicts what is stored.
     Conflict,
     /// 408: it came too slowly.
     TooSlow,

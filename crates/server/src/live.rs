@@ -107,7 +107,7 @@ impl LiveJobs {
         }
     }
 
-    /// An allocation is there.
+    /// Adds an allocation that has become live, or replaces what was known of it.
     fn add(&mut self, row: &AllocationRow) {
         if !self.rows.contains_key(&row.job_id) {
             self.unread.insert(row.job_id.clone());
@@ -118,7 +118,7 @@ impl LiveJobs {
             .insert(row.id.clone());
     }
 
-    /// An allocation is there no longer, or not as it was.
+    /// Removes an allocation that is no longer live, or not as it was.
     fn remove(&mut self, row: &AllocationRow) {
         if let Some(known) = self.allocations.get_mut(&row.job_id) {
             known.remove(&row.id);
@@ -128,7 +128,7 @@ impl LiveJobs {
         }
     }
 
-    /// The allocations of a job, of all that are there.
+    /// The allocations of a job, of all that are live.
     fn allocations_of<'a>(
         &'a self,
         id: &JobId,
@@ -138,7 +138,7 @@ impl LiveJobs {
         ids.filter_map(|id| all.get(id))
     }
 
-    /// Drops a job of which no allocation is there.
+    /// Drops a job that has no live allocation.
     fn drop_unused(&mut self, id: &JobId) {
         if !self.allocations.contains_key(id) {
             self.rows.remove(id);

@@ -72,7 +72,7 @@ fn every_operation_is_known_and_at_its_place() {
     let operations = operations(&document);
     let mut seen = BTreeSet::new();
     for (id, method, path) in &operations {
-        assert!(seen.insert(id), "operation {id} is there twice");
+        assert!(seen.insert(id), "operation {id} exists twice");
         match det_api_types::operation::by_name(id) {
             Some(known) => {
                 assert_eq!(known.method.as_str(), method, "{id}");

@@ -178,7 +178,7 @@ impl Admission {
         let (known, refuse) = (self.pools.serving(), self.context.config().launch_error);
         let (mut usable, mut too_small, mut unfulfillable) = (Vec::new(), Vec::new(), Vec::new());
         let mut slots_exceeded = true;
-        // A name that is there twice is reported elsewhere, and there may be very many.
+        // A name that is given twice is reported elsewhere, and there may be very many.
         let mut earlier = BTreeSet::new();
         for pool in &pools {
             if !known.contains(pool) || !earlier.insert(pool) {

@@ -395,7 +395,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The checkpoints with these ids, if each is there.
+    /// The checkpoints with these ids, if each exists.
     pub(super) async fn known(
         &self,
         wanted: BTreeSet<CheckpointId>,

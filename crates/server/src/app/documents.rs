@@ -100,7 +100,7 @@ pub(crate) fn require_storable(config: &str) -> AppResult<()> {
     .hint("put large values into a file of the context directory and name the file in the configuration"))
 }
 
-/// Errors in a configuration as one answer: the text lists all, and each is there by itself.
+/// Errors in a configuration as one answer: the text lists all, and each is contained by itself.
 #[expect(
     clippy::needless_pass_by_value,
     reason = "the shape that map_err wants"

@@ -53,7 +53,7 @@ pub(crate) struct Departure<'a> {
 
 /// Where a browser goes from the host of the API.
 pub(crate) enum DepartureStep {
-    /// To the service, which is open to everyone.
+    /// To the service, which is open to every caller.
     Open,
     /// To the host of services with this code, to be given a mark.
     Begin(String),

@@ -81,7 +81,7 @@ impl Places {
         self.orchestration.advance(tx, [given_up]).await
     }
 
-    /// Stores that a place is there, with all its containers.
+    /// Stores that a place is available, with all its containers.
     pub(crate) async fn join_in(&self, tx: &mut WriteTx, joined: JoinedPlace) -> AppResult<()> {
         // It may have gone since the place was asked in.
         self.pools.require(&joined.resource_pool)?;

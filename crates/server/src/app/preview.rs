@@ -34,7 +34,7 @@ impl Previews {
         Self { context, pools }
     }
 
-    /// Completes a configuration and previews its search. Only what a search needs must be there.
+    /// Completes a configuration and previews its search. Only what a search needs must be given.
     pub async fn preview_search(
         &self,
         actor: &Actor,

@@ -339,7 +339,7 @@ impl Services {
             }
             _ if has_key => right(false, None, Caller::Known),
             Ok((actor, _)) if service.unauthenticated => {
-                // Who may connect anyway is not kept out by those who may only because everyone does.
+                // A caller who may connect anyway is not kept out by those who may only because the service is open.
                 let may = self.require_connect(&actor, service);
                 let standing = may.map_or(Caller::Stranger, |()| Caller::Known);
                 right(false, None, standing)

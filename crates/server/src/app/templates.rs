@@ -283,7 +283,7 @@ async fn require_unarchived(conn: &mut Conn<'_>, template: &TemplateRow) -> AppR
     }
 }
 
-/// Templates go into workspaces that are there and stay.
+/// Templates go into workspaces that exist and stay.
 async fn require_workspace(conn: &mut Conn<'_>, id: WorkspaceId) -> AppResult<()> {
     let row = workspaces::find(conn, id).await?;
     let row = row.ok_or_else(|| AppError::not_found("workspace", id))?;

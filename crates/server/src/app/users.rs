@@ -255,7 +255,7 @@ impl Users {
 
     /// Changes a user. Users may change their own display name and password; everything else is for administrators.
     /// A new password, and a deactivation, end the user's sessions. Who may do it, and what it changes, is decided in the
-    /// transaction, from the rows as they are there: hashing a password takes long enough for other edits to come between.
+    /// transaction, from the rows as it reads them: hashing a password takes long enough for other edits to come between.
     pub async fn change(&self, actor: &Actor, id: UserId, patch: UserPatch) -> AppResult<User> {
         actor.require(Permission::Change, Kind::User, "change users")?;
         let asking = actor.user().id;

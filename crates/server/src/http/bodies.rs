@@ -2,7 +2,7 @@
 //!
 //! A caller may try to fill the master's memory with a request. The first kilobytes of a body are kept in memory, within
 //! the budget of the caller's user; a larger body goes to a file without a name below the data directory. It takes memory
-//! only once it has arrived as a whole, so a slow sender keeps nothing from anybody. A body that would become too large a
+//! only once it has arrived as a whole, so a slow sender keeps nothing from other callers. A body that would become too large a
 //! tree of values is refused before it is parsed.
 
 use std::io::{Read, Seek, Write};
@@ -31,7 +31,7 @@ pub const FILES_LIMIT_BYTES: usize = 160 * MIB;
 /// Largest body of a report: metrics, log lines, lists of files, what containers exchange. With what it is parsed to and
 /// stored from, one takes less than 50 MB.
 pub const REPORT_LIMIT_BYTES: usize = 16 * MIB;
-/// Largest body of a login, which anybody may send.
+/// Largest body of a login, which every caller may send.
 pub const LOGIN_LIMIT_BYTES: usize = 64 << 10;
 /// Largest body of a report of what a container's processes do; a supervisor's has at most some 500 kB.
 pub const DIAGNOSIS_LIMIT_BYTES: usize = MIB;

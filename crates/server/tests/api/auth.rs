@@ -267,7 +267,7 @@ async fn tokens_of_sessions_and_containers_are_in_no_file() {
     let login = cluster.client().post("/api/v1/auth/login", login).await;
     let session = login.ok()["token"].as_str().unwrap().to_owned();
     let directory = cluster.master().data_dir.clone();
-    // What is stored of the task is there to be found.
+    // What is stored of the task can be found.
     assert_ne!(
         files_with(&directory, spec.task_id.as_str()),
         [] as [PathBuf; 0]

@@ -90,7 +90,7 @@ fn every_operation_has_its_row_and_every_row_its_operation() {
     let built: BTreeSet<String> = operations().into_iter().map(|o| o.name).collect();
     let rows: Vec<&str> = table().into_iter().map(|(name, _)| name).collect();
     let distinct: BTreeSet<&str> = rows.iter().copied().collect();
-    assert_eq!(distinct.len(), rows.len(), "a row is there twice");
+    assert_eq!(distinct.len(), rows.len(), "a row exists twice");
     let listed: BTreeSet<String> = rows
         .iter()
         .map(|row| operation_of(row).to_owned())
@@ -343,7 +343,7 @@ impl World {
             Some("trials") => trial.0,
             _ => 1,
         };
-        // What is only read is Uncategorized; experiments are there too.
+        // What is only read is Uncategorized; experiments are in it too.
         let (workspace, project) = match operation.path.split('/').nth(3) {
             Some("workspaces" | "projects") if operation.method != Method::GET && !steers => {
                 self.workspace().await

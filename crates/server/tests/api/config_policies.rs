@@ -156,7 +156,7 @@ async fn policies_are_laid_over_submissions_and_changes() {
         .patch(&path, json!({"resources": {"priority": 11}}))
         .await
         .ok();
-    // A move beside a job that was there before is no way around them.
+    // A move beside a job that existed before is no way around them.
     let job = |answer: Value| answer["experiment"]["jobId"].clone();
     let ruled = job(admin.get(&path).await.ok());
     admin.delete(GLOBAL).await.ok();

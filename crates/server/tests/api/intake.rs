@@ -31,7 +31,7 @@ struct Oracle {
 }
 
 impl Oracle {
-    /// Whether the values contradict what is there.
+    /// Whether the values contradict what is stored.
     fn contradicted_by(&self, group: &str, step: i64, values: &Map<String, Value>) -> bool {
         self.groups
             .get(group)

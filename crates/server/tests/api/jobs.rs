@@ -240,7 +240,7 @@ async fn jobs_are_moved_ahead_of_and_behind_others() {
         refused.contains("\"nothing\"") && refused.contains("\"default\""),
         "{refused}"
     );
-    // The place is there after a restart.
+    // The place in the queue is kept over a restart.
     let place = json!({"jobId": third, "aheadOf": first});
     assert_eq!(moved(place).await, "second third first");
     let cluster = cluster.restart().await;

@@ -167,7 +167,7 @@ async fn a_line_that_reports_a_full_disk_leaves_an_event_of_the_task_once() {
     let lines = json!([l.record("1"), l.record("the disk was full")]);
     send(batch(1, lines.clone(), json!([outage(2, 0)]))).await;
     send(batch(1, lines, json!([outage(2, 0)]))).await;
-    // Part of it is there already, and one reports a line that is not in the batch.
+    // Part of it is stored already, and one reports a line that is not in the batch.
     let lines = json!([l.record("the disk was full"), l.record("again")]);
     send(batch(
         2,

@@ -10,7 +10,7 @@ struct Edit {
     method: Method,
     path: String,
     body: Value,
-    /// Path to read, JSON pointer into the answer, what is there after the change.
+    /// Path to read, JSON pointer into the answer, what it contains after the change.
     shown: (String, &'static str, Value),
 }
 

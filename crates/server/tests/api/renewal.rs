@@ -160,7 +160,7 @@ async fn what_was_paused_goes_on_under_todays_policies() {
         act(&client, id, "activate").await;
         let config = shown(&client, id).await["config"].take();
         assert_eq!(config["max_restarts"], 1);
-        // Laid over twice a policy is there once; and a search that has begun goes on as it is.
+        // Laid over twice a policy is contained once; and a search that has begun goes on as it is.
         assert_eq!(
             config["environment"]["environment_variables"]["cpu"],
             json!(["A=1", "B=2"])

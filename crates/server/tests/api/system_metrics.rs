@@ -370,7 +370,7 @@ async fn readings_of_older_clients_are_stored_in_the_same_groups() {
         let refusal = task.post(OLDER, body).await.refused(status);
         assert!(refusal.contains(text), "{refusal}");
     }
-    // Users report for the run that is there.
+    // Users report for the run that exists.
     let admin = cluster.admin().await;
     admin
         .post(

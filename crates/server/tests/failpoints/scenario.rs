@@ -27,7 +27,7 @@ pub(crate) async fn play(database: Database, arming: String) -> bool {
 }
 
 /// Who submits blindly repeats the request until there is an answer. `POST /api/v1/experiments` knows no key by which a
-/// repeat could be recognised, so a submission that was cut behind its commit is there a second time: whole both times,
+/// repeat could be recognised, so a submission that was cut behind its commit exists a second time: whole both times,
 /// and both run to their end. Gives how many there were.
 pub(crate) async fn submit_blindly(database: Database, arming: String) -> usize {
     tokio::time::timeout(PATIENCE, run_blind_submission(database, &arming))
@@ -59,7 +59,7 @@ async fn run_blind_submission(database: Database, arming: &str) -> usize {
     };
     assert!(
         all.iter().any(|e| e["id"] == answered),
-        "the one that was acknowledged is there: {all:?}"
+        "the one that was acknowledged exists: {all:?}"
     );
     for one in &all {
         assert_eq!(one["numTrials"], 1, "{one}");
@@ -192,7 +192,7 @@ async fn run(database: Database, arming: &str) -> bool {
     assert_eq!(reported.len(), 2, "{reported:?}");
     for metric in &reported {
         let points = metric["data"].as_array().unwrap();
-        assert_eq!(points.len(), 2, "each report is there once: {metric}");
+        assert_eq!(points.len(), 2, "each report is stored once: {metric}");
     }
     for agent in &agents {
         let mut rounds = 0;
@@ -301,7 +301,7 @@ impl Teller {
         }
     }
 
-    /// Submits; when there was no answer looks whether it is there, as a user does.
+    /// Submits; when there was no answer looks whether it exists, as a user does.
     async fn create(&mut self) -> i64 {
         let body = submission();
         loop {

@@ -358,7 +358,7 @@ impl Storage {
         let uid = fstat(directory)
             .map_err(|e| self.failed("listed", Path::new("."), &e.into()))?
             .st_uid;
-        // Root can give files away, so what is in its directories may belong to anybody.
+        // Root can give files away, so what is in its directories may belong to any user.
         if uid != 0 {
             for entry in &entries {
                 self.require_owner(
@@ -453,7 +453,7 @@ pub(crate) fn prepare_tensorboard(data_dir: &Path, cluster_id: &str) -> io::Resu
 
 /// Which directories in an open one, by the user ids of their owners, may be emptied in the name of `owner`.
 fn may_empty(directory: BorrowedFd<'_>, owner: Owner) -> io::Result<impl Fn(u32) -> bool + use<>> {
-    // Root can give files away, so what is in its directories may belong to anybody.
+    // Root can give files away, so what is in its directories may belong to any user.
     let of_root = fstat(directory)?.st_uid == 0;
     Ok(move |uid| of_root || owner.is(uid))
 }

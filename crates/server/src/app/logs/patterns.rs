@@ -113,7 +113,7 @@ fn windows(texts: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The processor time that this thread has used since its start.
 pub(crate) fn thread_time() -> Duration {
-    // The clock of a thread is there wherever the master runs.
+    // The clock of a thread exists wherever the master runs.
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 

@@ -52,7 +52,7 @@ impl Work {
     /// Counts a report of so many bytes; whether it is time to bring the group up to date.
     fn count(&self, trial_id: TrialId, group: &str, size: usize) -> bool {
         self.change(|all| {
-            // Bounded: groups that report seldom are forgotten, and what they gathered is read by who asks.
+            // Bounded: groups that report seldom are evicted, and a reader loads what they gathered.
             if all.len() > 4096 {
                 all.retain(|_, gathered| *gathered == GroupBacklog::BeingStored);
             }

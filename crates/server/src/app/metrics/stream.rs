@@ -256,7 +256,7 @@ struct Starts {
 }
 
 impl Starts {
-    /// Of all chunks of a trial's groups that are there now.
+    /// Of all chunks of a trial's groups that exist now.
     async fn load(store: &Store, trial_id: TrialId, groups: &[String]) -> Result<Self, StoreError> {
         let mut marks: Vec<ChunkMark> = Vec::new();
         for group in groups {

@@ -489,7 +489,7 @@ const PREFIXES: [(&str, &str); 6] = [
     ("net_", "network"),
 ];
 
-/// The groups that series of this kind and name can be in; an empty name and no kind stand for any.
+/// The groups that series of this kind and name can be in; an empty name and no kind match any.
 pub(crate) fn groups_with(kind: Option<SeriesKind>, name: &str) -> Vec<&'static str> {
     let of_machine = MACHINE_GROUPS.into_iter().filter(|group| {
         name.is_empty()

@@ -62,7 +62,7 @@ impl Entries {
         })
     }
 
-    /// Those that are there by now; a follower waits for some. Empty at the end.
+    /// Those that exist by now; a follower waits for some. Empty at the end.
     pub(crate) async fn next(&mut self) -> Vec<Entry> {
         loop {
             let mut entries = self.log.from(self.next);
