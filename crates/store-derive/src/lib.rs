@@ -1,7 +1,7 @@
 //! `#[derive(Row)]`: reads a struct with named fields from a row of either database.
 //!
 //! A field is read from the column of its name. Both drivers are served by one list of fields, so that a column cannot
-//! be forgotten for one of them. Three attributes read more than plain values; an `Option` of any may be NULL:
+//! be left out for one of them. Three attributes read more than plain values; an `Option` of any may be NULL:
 //!
 //! - `#[row(json)]`: the column holds JSON. `#[row(json = "machine")]` names the column where the field is called
 //!   otherwise.

@@ -55,7 +55,7 @@ impl DriverError {
         }
     }
 
-    /// Whether a server did not answer, or is still starting: it is there later, or at another time, without anything being
+    /// Whether a server did not answer, or is still starting: it answers later, or at another time, without anything being
     /// changed here. Refusals, such as of a password, are none of these.
     pub fn is_absence(&self) -> bool {
         match self {
@@ -741,7 +741,7 @@ impl Store {
         self.inner.writer.permit().await
     }
 
-    /// Lets `observer` see what each commit changes, right after it and before anybody has an answer; must not block.
+    /// Lets `observer` see what each commit changes, right after it and before a caller has an answer; must not block.
     /// A store has one at most; `false` when it has one already.
     pub fn observe(&self, observer: impl Fn(Changes) + Send + Sync + 'static) -> bool {
         self.inner.writer.observe(Box::new(observer))

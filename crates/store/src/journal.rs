@@ -49,7 +49,7 @@ pub struct Entry {
     pub line: Vec<u8>,
 }
 
-/// What one commit took in.
+/// The reports that one commit added to the journal.
 #[derive(Debug, Clone, crate::Row)]
 pub struct JournalRow {
     /// Order of arrival, given by the writer of the row.

@@ -32,7 +32,7 @@ pub async fn set_texts(
     Ok(())
 }
 
-/// Stores by what validations are compared from now on. The best one so far is forgotten: it was best by another metric.
+/// Stores by what validations are compared from now on. The best one so far is removed: it was best by another metric.
 pub async fn set_searcher(
     conn: &mut Conn<'_>,
     id: ExperimentId,

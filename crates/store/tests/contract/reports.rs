@@ -105,10 +105,10 @@ pub(crate) async fn a_repeated_batch_of_a_spool_is_taken_once(world: &World) {
         // It came again with more.
         (6, 10, 5),
         (16, 1, 0),
-        // An old part once more: nothing is forgotten by it.
+        // An old part once more: it removes nothing.
         (2, 3, 3),
         (16, 2, 1),
-        // A gap: lines were dropped on the way, and what is there is taken.
+        // A gap: lines were dropped on the way, and what has arrived is taken.
         (100, 5, 0),
         (90, 5, 5),
         (1, 0, 0),
@@ -546,7 +546,7 @@ pub(crate) async fn older_runs_are_not_changed_by_compaction(world: &World) {
             .map(|c| (c.run_id.0, c.last_step))
             .collect::<Vec<_>>(),
         [(1, 50), (2, 20)],
-        "chunks stand in the order of the runs"
+        "chunks are in the order of the runs"
     );
     let summary = read!(world, conn => metrics::summaries(conn, trial_id).await);
     assert_eq!(
