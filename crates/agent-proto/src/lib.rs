@@ -98,7 +98,7 @@ pub struct Hello {
     pub devices: Vec<Device>,
     /// The runtime it starts containers in: `docker`, `podman`, `process`.
     pub runtime: String,
-    /// All containers that it knows of, ended ones included until they are forgotten.
+    /// All containers that it knows of, ended ones included until they are removed.
     pub containers: Vec<ContainerReport>,
 }
 

@@ -77,7 +77,7 @@ async fn handle(State(shared): State<Arc<DoubleState>>, request: Request) -> Res
     };
     if is_write {
         let mut delayed = shared.delayed.subscribe();
-        // The sender is in `shared`: it is there.
+        // The sender is in `shared`, so that it exists.
         let _ = delayed.wait_for(|is_delayed| !is_delayed).await;
     }
     response

@@ -234,7 +234,7 @@ impl PodFacts {
         self.containers().find_map(image_error)
     }
 
-    /// Why a container cannot be created although its image is there, for users: the kubelet tries it again for ever.
+    /// Why a container cannot be created although its image is available, for users: the kubelet tries it again for ever.
     pub fn start_error(&self) -> Option<String> {
         self.containers().find_map(|container| {
             let ContainerState::Waiting { reason, message } = &container.state else {

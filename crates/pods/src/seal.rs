@@ -146,7 +146,7 @@ fn former(secret: &str, texts: &[&str]) -> String {
     hexadecimal(&of_texts.finalize())
 }
 
-/// The bytes that hexadecimal digits stand for; none for what is no seal.
+/// The bytes that hexadecimal digits encode; none for what is no seal.
 fn bytes(digits: &str) -> Vec<u8> {
     let pairs = digits.as_bytes().chunks(2);
     let pairs = pairs.map(|pair| {
@@ -200,7 +200,7 @@ mod tests {
         assert!(of_a_manager.is_on(&job("tasks", "det-1", "record", &of_its_own)));
         let other = Seal::new("another", "2026-11-26T12:00:00Z");
         assert!(!other.is_on(&job("tasks", "det-1", "record", &seal)));
-        // An HMAC as everyone computes it: the key is SHA-256 of "secret".
+        // The HMAC of RFC 2104: the key is SHA-256 of "secret".
         assert_eq!(
             seal,
             "c07800ce4e6c39b9395b6a03bca35ca62b74a95ebc518290331a680c0b68bd6a"

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::Type;
 
-/// A value of type `of` with those of its keys that are in snake case in camel case. A key that is there in both forms has
+/// A value of type `of` with those of its keys that are in snake case in camel case. A key that is given in both forms has
 /// the value of Kubernetes' form; keys that users choose, such as those of labels, and unknown ones stay.
 #[must_use]
 pub fn camel_case_keys(value: Value, of: &Type) -> Value {

@@ -125,7 +125,7 @@ pub enum ListMerge {
         /// another kind goes.
         one_source: bool,
     },
-    /// Elements are scalars, each of which is there once.
+    /// Elements are scalars, each of which is contained once.
     Set,
 }
 

@@ -242,7 +242,7 @@ impl TestCore {
         });
     }
 
-    /// Stores that a place is there, by a driver that has taken it.
+    /// Stores that a place is available, by a driver that has taken it.
     pub fn join(&self, joined: JoinedPlace) {
         let place = joined.place.clone();
         change_at(self, &joined.place.clone(), |state| {

@@ -39,7 +39,7 @@ pub trait Subject: Sized {
     fn start(core: TestCore) -> impl Future<Output = Self>;
 
     /// The master and with it the manager end and start again; the outside world goes on meanwhile. The core has been
-    /// restarted ([`TestCore::restart`]) when this is called, and the places that are there join again.
+    /// restarted ([`TestCore::restart`]) when this is called, and the places that exist join again.
     fn restart(&mut self) -> impl Future<Output = ()>;
 
     /// A place of this name appears, with so many slots.

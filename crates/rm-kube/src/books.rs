@@ -300,7 +300,7 @@ impl Books {
         names.filter_map(|name| self.pods.get(name))
     }
 
-    /// All that pods take of a node, those included that are about to be there.
+    /// All that pods take of a node, those included that are about to exist.
     pub(crate) fn used_on(&self, node: &str) -> Resources {
         let is_coming = |id: &ContainerId| {
             let pod = self.pod(id);

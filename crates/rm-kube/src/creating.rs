@@ -25,7 +25,7 @@ pub(crate) struct Creation {
     pub(crate) api: KubeApi,
     pub(crate) allocation: AllocationId,
     pub(crate) namespace: String,
-    /// Whether the manager makes the namespace, which may not be there yet.
+    /// Whether the manager makes the namespace, which may not exist yet.
     pub(crate) is_made: bool,
     pub(crate) objects: Objects,
     /// What records of Jobs are sealed with.
@@ -179,7 +179,7 @@ impl Creation {
         }
     }
 
-    /// Whether its namespace is there, or cannot be known to be missing.
+    /// Whether its namespace exists, or cannot be known to be missing.
     async fn has_namespace(&self) -> bool {
         let found = self.api.get(Kind::Namespace, ("", &self.namespace)).await;
         !matches!(found, Err(ApiError::Absent))

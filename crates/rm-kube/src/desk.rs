@@ -132,7 +132,7 @@ impl Check<'_> {
         NamespaceError::Unavailable(format!("cluster \"{manager}\" cannot be asked: {error}"))
     }
 
-    /// One that is to be made must not be another's; any other must be there.
+    /// One that is to be made must not be another's; any other must exist.
     async fn existence(&self) -> Result<(), NamespaceError> {
         let name = &self.request.namespace;
         let found = self.desk.api.get(Kind::Namespace, ("", name)).await;

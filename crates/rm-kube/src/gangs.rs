@@ -1,5 +1,5 @@
 //! Allocations whose containers are started together: their objects are made when the specification of every container
-//! is there, so that there are never pods of a part of an allocation.
+//! has arrived, so that pods of a part of an allocation never exist.
 
 use std::collections::BTreeMap;
 

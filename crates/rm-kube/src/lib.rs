@@ -5,7 +5,7 @@
 //! Job, a pod or a node means is in the pure crate `det-pods`; this crate makes requests. Rows are the truth: after a
 //! restart Jobs are found again by their label, and each has a record of the containers that it was made for.
 //!
-//! The pods of an allocation are created together, when the specification of each of its containers is there. The
+//! The pods of an allocation are created together, when the specification of each of its containers has arrived. The
 //! planner has chosen a node for each: a single pod has it in its affinity, those of a gang wait at a scheduling gate
 //! until the manager has added it, since pods of one Job have one template.
 

@@ -10,7 +10,7 @@ use det_taskspec::PlaceRuntime;
 
 use crate::{ContainerStart, Fit, Health, Lease};
 
-/// A place that is there, with everything it holds.
+/// A place that is available, with everything it holds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JoinedPlace {
     /// Id of the place that joins.
@@ -22,7 +22,7 @@ pub struct JoinedPlace {
     /// Identity of what the place keeps between its connections. With another one than before, what ran there is gone
     /// for good.
     pub instance: String,
-    /// All containers that it holds, ended ones included until they are forgotten.
+    /// All containers that it holds, ended ones included until they are removed.
     pub containers: Vec<(ContainerId, ObservedState)>,
     /// Addresses and versions, for display only.
     pub details: PlaceDetails,
@@ -86,7 +86,7 @@ pub trait Core: Clone + Send + Sync + 'static {
     /// Gives a place back of which nothing was stored; `false` = it had been lost before.
     fn give_back(&self, lease: &Self::Lease) -> bool;
 
-    /// Takes a place, and stores that it is there. What it held before and does not hold any more is lost. The caller serves
+    /// Takes a place, and stores that it is available. What it held before and holds no more is lost. The caller serves
     /// the place until it leaves.
     fn joined(
         &self,

@@ -375,7 +375,7 @@ impl Schedule {
         self.log("answers are late".to_owned());
     }
 
-    /// Nothing is wrong any more, and all nodes are there.
+    /// Nothing is wrong any more, and all nodes exist.
     fn end_faults(&mut self) {
         self.log("faults end".to_owned());
         let faults = self.scene.api.faults();
