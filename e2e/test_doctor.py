@@ -101,5 +101,5 @@ def test_one_rank_is_enough(cluster: Cluster) -> None:
     search, trial = hanging(cluster, "alone", 1)
     answer = examined(cluster, trial)
     assert [rank["rank"] for rank in answer["ranks"]] == [0]
-    assert "no other rank is there to compare it with" in answer["conclusion"], answer
+    assert "there is no other rank to compare it with" in answer["conclusion"], answer
     end(cluster, search)

@@ -386,7 +386,7 @@ fn numbers(ranks: &[&Rank]) -> String {
 fn conclude(ranks: &mut [Rank]) -> String {
     match ranks {
         [] => return "the trial has no container at present".to_owned(),
-        [one] => return format!("{one}; no other rank is there to compare it with"),
+        [one] => return format!("{one}; there is no other rank to compare it with"),
         _ => {}
     }
     let silent = |rank: &Rank| rank.activity == Activity::Unknown;
@@ -648,7 +648,7 @@ mod tests {
         let finding = examine(vec![container(0, vec![process("D", "read(file)")])]);
         assert_eq!(
             finding.conclusion,
-            "rank 0 on agent-0 waits for a disk or a device in read(file); no other rank is there to compare it with"
+            "rank 0 on agent-0 waits for a disk or a device in read(file); there is no other rank to compare it with"
         );
         assert_eq!(
             examine(Vec::new()).conclusion,

@@ -46,7 +46,7 @@ impl Place {
 /// What is to be done about a place that may be away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Absence {
-    /// Nothing: it is there, or is waited for without end.
+    /// Nothing: it is connected, or is waited for without end.
     None,
     /// It is away and its row still has it as connected: the end of its connection could not be stored when it came.
     Unstored,
