@@ -520,7 +520,7 @@ fn labels_are_a_set() {
     assert_eq!(
         stub.lines().len(),
         patches + 1,
-        "a label that is there needs no change"
+        "a label that it has needs no change"
     );
 }
 

@@ -26,9 +26,7 @@ fn row(user: &User, key: &str, more: &[&str]) -> (Value, Value) {
     let arguments = [&["config", "explain", "train.yaml", "--json"], more].concat();
     let rows: Value = serde_json::from_str(&user.det(&arguments).ok()).expect("JSON was asked for");
     let mut rows = rows.as_array().into_iter().flatten();
-    let row = rows
-        .find(|row| row["path"] == key)
-        .expect("the key is there");
+    let row = rows.find(|row| row["path"] == key).expect("the key exists");
     (row["value"].clone(), row["origin"].clone())
 }
 

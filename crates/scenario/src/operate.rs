@@ -102,7 +102,7 @@ impl Operator<'_> {
             self.cluster.jobs.insert(name.clone(), job);
         } else if submission.settings != JobSettings::default() {
             return Err(format!(
-                "job \"{name}\" is there already: use \"set\" to change it"
+                "job \"{name}\" exists already: use \"set\" to change it"
             ));
         }
         let mut first = None;

@@ -71,7 +71,7 @@ impl fmt::Display for MoveError {
 impl std::error::Error for MoveError {}
 
 /// Moves a job to one side of another; returns the new entry of every job that changes: the moved one, and those that
-/// were pushed for it. The moved job takes the other's priority. Nothing changes if it is there already.
+/// were pushed for it. The moved job takes the other's priority. Nothing changes if it is in that place already.
 ///
 /// `queue` holds all jobs of the pool, in any order; `order` is the pool's [`crate::PoolSettings::priority_order`].
 ///

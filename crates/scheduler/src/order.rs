@@ -146,7 +146,7 @@ impl Jobs {
         number
     }
 
-    /// Updates the views; returns whether the order of jobs that were there before has changed.
+    /// Updates the views; returns whether the order of jobs that it had before has changed.
     pub(crate) fn apply_changes(
         &mut self,
         views: &mut Vec<JobView>,

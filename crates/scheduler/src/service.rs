@@ -201,7 +201,7 @@ mod tests {
             [SlotId(0)]
         );
         assert_eq!(services.fault_of(SlotId(0)), Some("2 errors"));
-        // What has passed while the slot was in service is forgotten.
+        // An error that has passed while the slot was in service is removed.
         services.set(Some(SlotId(0)), Service::Enabled);
         services.note_faults(&report(&[]));
         assert_eq!(services.note_faults(&report(&[(0, "2 errors")])).len(), 1);

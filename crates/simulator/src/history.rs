@@ -487,7 +487,7 @@ fn fault(luck: &mut Stream, agents: &[u32]) -> What {
         6 => What::StoreAway(luck.between(1, 90) * SECOND),
         7..=9 => What::AgentCrash {
             agent,
-            // Now and then longer than anybody's patience.
+            // Now and then longer than any limit on being away.
             down: [5, 60, 300, 1500][luck.index(4)] * SECOND,
             host: [Host::Stays, Host::Stays, Host::Restarts, Host::Anew][luck.index(4)],
         },

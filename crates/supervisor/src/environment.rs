@@ -87,7 +87,7 @@ impl TaskEnv {
         }
     }
 
-    /// `has_client`: the client of launchers is there, and first.
+    /// `has_client`: the client of launchers exists, and comes first.
     fn extend_path(&mut self, facts: &Facts, has_client: bool) {
         let user_base = self.get(v::PYTHONUSERBASE).unwrap_or_default();
         let client = has_client.then(|| PathBuf::from(LAUNCH_CLIENT_DIR));

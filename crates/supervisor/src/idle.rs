@@ -47,7 +47,7 @@ impl NotebookActivity {
         kernels.chain(terminals).max().map_or("", String::as_str)
     }
 
-    /// Whether nothing of what counts is there. `before` is what the look before this one has seen.
+    /// Whether nothing that counts exists. `before` is what the look before this one has seen.
     fn is_idle(&self, counts: NotebookIdleType, before: Option<&Self>) -> bool {
         match counts {
             NotebookIdleType::KernelsOrTerminals => {
@@ -95,7 +95,7 @@ pub(crate) fn watch(
             let mut before: Option<NotebookActivity> = None;
             loop {
                 thread::sleep(Duration::from_secs(every.into()));
-                // The certificate is there once the files have been placed.
+                // The certificate exists once the files have been placed.
                 let seen = Master::at(&address, "Authorization", credentials.clone())
                     .and_then(|server| look(&server).map_err(|error| error.to_string()));
                 // A server that cannot be asked may be at work.

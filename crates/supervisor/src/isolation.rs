@@ -322,7 +322,7 @@ fn processes(host: &HostFacts) -> IsolationRow {
     let others = others.count();
     let is_isolated = shared.is_empty() && others == 0;
     let detail = if is_isolated {
-        "only its own processes, message queues and mounts are there".into()
+        "only its own processes, message queues and mounts are visible".into()
     } else {
         format!(
             "{others} other processes are visible; namespaces of the host: {}",

@@ -139,7 +139,7 @@ fn nothing_of_a_task_runs_unless_its_mounts_are_those_that_were_checked() {
     // The path was changed.
     assert!(!container.runs_with(&[RUN, ("other", "/run/data")]));
     assert!(!container.runs_with(&[RUN]));
-    // It is there, and another mount covers it.
+    // It exists, and another mount covers it.
     assert!(!container.runs_with(&[RUN, ("data", "/run/data"), ("other", "/run/data")]));
     // The right directory can be seen where the mount is expected, by no mount of its own.
     let seen = container.path("data");

@@ -1,6 +1,6 @@
 //! Texts of the accounts that a task sees. A process has its own and those of its host: without one of its own, programs that
 //! ask for the name or the home directory of their user fail. A container, also of a pod, has the accounts of its image; for
-//! images that also look in its run directory (`docs/contract/task-environment.md`, "Accounts"), its own is there.
+//! images that also look in its run directory (`docs/contract/task-environment.md`, "Accounts"), it has one of its own.
 
 use crate::{TaskFile, TaskUser};
 

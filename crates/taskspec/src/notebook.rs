@@ -63,7 +63,7 @@ find_python jupyterlab JupyterLab jupyterlab
 run=/run/determined/jupyter
 export JUPYTER_CONFIG_DIR="$run/config" JUPYTER_DATA_DIR="$run/data" JUPYTER_RUNTIME_DIR="$run/runtime"
 mkdir -p "$JUPYTER_CONFIG_DIR" "$JUPYTER_DATA_DIR" "$JUPYTER_RUNTIME_DIR"
-# Terminals start the shell of the account; where that forbids logins, or there is no account, the one that is there.
+# Terminals start the shell of the account; where that forbids logins, or there is no account, the one that is installed.
 shell=$(getent passwd "$(id -u)" 2>/dev/null | cut -d : -f 7) || shell=
 case $shell in
 '' | */nologin | */false) shell=$(command -v bash || command -v sh) ;;

@@ -116,7 +116,7 @@ pub struct Script {
     pub work_dir: String,
     /// Whether to fetch the task's context directory from the master.
     pub context: bool,
-    /// Whether `startup-hook.sh` of the working directory is sourced before the entrypoint, if it is there.
+    /// Whether `startup-hook.sh` of the working directory is sourced before the entrypoint, if it exists.
     #[serde(default = "yes")]
     pub startup_hook: bool,
     /// Text of the pool's startup hook; sourced before the user's `startup-hook.sh`.

@@ -435,7 +435,7 @@ mod tests {
             record.kill = Some(KillOrder::Gracefully);
             dir.save(&record).unwrap();
             let StoredContainer::Container(found) = dir.load(RuntimeKind::Docker) else {
-                panic!("the container is there");
+                panic!("the container is stored");
             };
             assert_eq!(*found, (spec.clone(), record.clone()));
         }
@@ -454,7 +454,7 @@ mod tests {
         dir.create(&spec, &record).unwrap();
         std::fs::write(dir.path().join("state.json"), "").unwrap();
         let StoredContainer::Container(found) = dir.load(RuntimeKind::Process) else {
-            panic!("the container is there");
+            panic!("the container is stored");
         };
         assert_eq!(found.1.phase, Phase::Launching);
     }

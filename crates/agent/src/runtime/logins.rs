@@ -87,7 +87,7 @@ fn written(registry: &str, logins: BTreeMap<String, Login>) -> Option<DockerCred
     };
     let (server, login) = logins
         .into_iter()
-        // With a helper for all, logins are there without what they consist of.
+        // With a helper for all, logins are listed without what they consist of.
         .find(|(server, login)| {
             is_wanted(server) && (login.auth.is_some() || login.identitytoken.is_some())
         })?;

@@ -53,7 +53,7 @@ impl PublishArgs {
     }
 
     /// Adds the ports of the task to a configuration that is to be launched, unless it has them. Returns whether it has changed;
-    /// errs where one is there for HTTP alone, or where the configuration cannot have ports.
+    /// errs where one exists for HTTP alone, or where the configuration cannot have ports.
     pub(crate) fn declare_in(&self, config: &mut Value) -> Result<bool, CliError> {
         let mut changed = false;
         for &Ports { remote, .. } in &self.ports {

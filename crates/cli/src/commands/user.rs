@@ -316,7 +316,7 @@ async fn login(username: Option<String>, context: &Context) -> Result<(), CliErr
     client.get("/info", &Query::new()).await?;
     let environment = Environment::from_process();
     let named = username.or_else(|| context.user.clone());
-    // Tasks have DET_USER alone always: it names who logs in where its password is there.
+    // Tasks have DET_USER alone always: it names who logs in where its password is set.
     let there = environment
         .user
         .clone()
@@ -354,7 +354,7 @@ async fn login(username: Option<String>, context: &Context) -> Result<(), CliErr
     Ok(())
 }
 
-/// A login that failed, with who acts from then on. The default user is not to act in silence: its token is forgotten, so that
+/// A login that failed, with who acts from then on. The default user is not to act in silence: its token is removed, so that
 /// the next command logs it in anew and reports it.
 fn not_logged_in(error: SessionError, context: &Context) -> CliError {
     let refused = matches!(error, SessionError::WrongCredentials { .. });

@@ -164,7 +164,7 @@ fn share_out_within_limits(
             let few_in_order: Vec<JobId> = order.iter().filter(|job| own(job)).cloned().collect();
             share_out(&mut few, &few_in_order, most);
             for (job, (part, _)) in few {
-                let (bound, fixed) = bound.get_mut(&job).expect("it is there");
+                let (bound, fixed) = bound.get_mut(&job).expect("the job is listed");
                 bound.demand = part.share;
                 *fixed = part.share;
             }
@@ -208,7 +208,7 @@ fn share_out(found: &mut BTreeMap<JobId, (JobPart, u64)>, order: &[JobId], capac
             reason = "small"
         )]
         let slots = whole as u64;
-        found.get_mut(job).expect("it is there").0.share = slots;
+        found.get_mut(job).expect("the job is listed").0.share = slots;
         initial_steps += slots;
         *share = ((*share - whole) * 1e6).round().max(0.0);
     }
@@ -223,7 +223,7 @@ fn share_out(found: &mut BTreeMap<JobId, (JobPart, u64)>, order: &[JobId], capac
         .into_iter()
         .take(usize::try_from(total.saturating_sub(initial_steps)).expect("scenarios are small"))
     {
-        found.get_mut(&job).expect("it is there").0.share += 1;
+        found.get_mut(&job).expect("the job is listed").0.share += 1;
     }
 }
 

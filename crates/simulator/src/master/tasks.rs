@@ -57,7 +57,7 @@ pub(crate) enum Call {
 pub(crate) enum Reply {
     /// Done, or known already.
     Done,
-    /// Of [`Call::Meet`]: not all are there yet.
+    /// Of [`Call::Meet`]: not all have arrived yet.
     NotYet,
     /// Of [`Call::Poll`].
     Preempt(bool),

@@ -27,7 +27,7 @@ const WHOLE_WITHIN: Time = 300 * SECOND;
 /// How late a service that nothing uses may be ended.
 const IDLE_SLACK: Time = 5 * SECOND;
 
-/// What was looked at, and what must still be there at the end.
+/// What was looked at, and what must still exist at the end.
 #[derive(Default)]
 pub(super) struct Checks {
     /// Reports that were acknowledged.
@@ -256,7 +256,7 @@ impl World {
     }
 }
 
-/// An agent that stays away is given up in time, if anybody could.
+/// An agent that stays away is given up in time, if the master could do so.
 fn waits_too_long(master: &Master, now: Time) -> Option<Violation> {
     let memory = master.memory.as_ref().filter(|_| master.is_quiet(now))?;
     let mut agents = master.rows().agents.values();

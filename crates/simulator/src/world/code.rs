@@ -25,7 +25,7 @@ pub(super) struct Process {
     pub(super) alive: bool,
     /// The supervisor's report of their end.
     pub(super) report: Option<ContainerExit>,
-    /// Since when the rows do not want it, while its agent was there and connected.
+    /// Since when the rows do not want it, while its agent ran and was connected.
     pub(super) unwanted_since: Option<i64>,
     /// Counts calls and steps; what comes for an earlier one comes too late.
     number: u64,

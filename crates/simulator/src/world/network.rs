@@ -126,7 +126,7 @@ impl Network {
         self.notify_of_end(scene, link, Way::ToMaster);
     }
 
-    /// Whether nothing is on its way, and both sides of every connection agree that it is there.
+    /// Whether nothing is on its way, and both sides of every connection agree that it exists.
     pub(super) fn is_quiescent(&self, now: Time) -> bool {
         self.in_flight == 0
             && self.paths.iter().all(|path| path.cut_until <= now)
@@ -189,7 +189,7 @@ impl Network {
             Way::ToMaster => &mut link.last_to_master,
             Way::ToHost => &mut link.last_to_agent,
         };
-        // What waits in the sender's buffers goes out once the path is there again.
+        // What waits in the sender's buffers goes out once the path exists again.
         *last = (cut + wait).max(*last + 1);
         self.in_flight += 1;
         Some(*last)

@@ -11,7 +11,7 @@ pub(super) struct InstanceRow {
     pub(super) memory_errors: Option<u64>,
 }
 
-/// The instances of each GPU, by its UUID and their numbers. GPUs without instances are there, with none.
+/// The instances of each GPU, by its UUID and their numbers. GPUs without instances are contained, with none.
 pub(super) fn instances(xml: &str) -> BTreeMap<&str, BTreeMap<u32, InstanceRow>> {
     let gpus = xml.split("<gpu id=").skip(1);
     gpus.filter_map(|gpu| {

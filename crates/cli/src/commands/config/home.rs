@@ -25,7 +25,7 @@ pub(super) struct HomeArgs {
     /// Ask the master for this workspace instead of the file's
     #[arg(long, value_name = "NAME", conflicts_with = "project_id")]
     workspace: Option<String>,
-    /// Project in that workspace; it must be there
+    /// Project in that workspace; it must exist
     #[arg(long, value_name = "NAME", requires = "workspace")]
     project: Option<String>,
     /// Ask the master for the workspace of this project; above 1 it wins over the file's, as with det experiment create

@@ -115,7 +115,7 @@ impl<'a> Page<'a> {
     }
 
     /// Prints the address and who is to log in there, and shows the page in the browser if that is wanted. A browser that does
-    /// not start is no failure: the address is there.
+    /// not start is no failure: the address is printed.
     fn show(&self, user: &str, in_browser: bool) -> Result<(), CliError> {
         let Self { kind, id, address } = self;
         output::line(format_args!("The page of {} {id}: {address}", kind.noun))?;

@@ -16,7 +16,7 @@ use crate::values::text;
 /// The pause between two looks at a task whose changes cannot be followed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Waits until a task is ready, and prints meanwhile what it logs: what it waits for is there. Errs with the reason when it
+/// Waits until a task is ready, and prints its log meanwhile, which contains what it waits for. Errs with the reason when it
 /// ends before. `Some` = Ctrl-C has ended the waiting, not the task.
 pub(crate) async fn until_ready(
     kind: &Kind,
