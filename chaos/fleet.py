@@ -88,7 +88,7 @@ class Fleet:
         """Ends the agents in order, and gives their figures."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        # Its one document fits into the pipe: it can end before anybody reads.
+        # Its one document fits into the pipe: it can end before its output is read.
         if self._process.wait(timeout=60) != 0:
             raise Hopeless(f"the simulated agents failed: {''.join(self._said[-5:])}")
         return json.loads(self._process.stdout.read())

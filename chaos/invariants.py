@@ -49,7 +49,7 @@ STATE_EVENTS = frozenset({"state", "placed", "ended"})
 RUNNING = frozenset({"READY", "PREEMPTING", "SAVING"})
 # How long a request may wait before it must have a reason: one round of scheduling, generously.
 REASON_WITHIN_MICROS = 10_000_000
-# How long what belonged to something may be there after its end.
+# How long what belonged to something may exist after its end.
 LEFT_FOR_MICROS = 120_000_000
 
 
@@ -290,7 +290,7 @@ class Remains:
 
 
 def left_behind(remains: Remains, live: set[str]) -> list[Violation]:
-    """Invariant 6: nothing of what is not `live` is there any more; the two minutes are over."""
+    """Invariant 6: nothing of what is not `live` exists any more; the two minutes are over."""
     found = [
         Violation(6, "left", f"container {container or 'unknown'}", f"its process is still there: {process}")
         for container, process in remains.processes

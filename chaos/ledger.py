@@ -183,13 +183,13 @@ def _runs(ledger: TrialLedger, answers: Answers, expected: Expected) -> Iterable
 
 
 def _reports(ledger: TrialLedger, answers: Answers, expected: Expected, group: str) -> Iterable[Violation]:
-    """Acknowledged reports are there once with their values, in order, and nothing else is."""
+    """Acknowledged reports are stored once with their values, in order, and nothing else is."""
     subject = f"trial {ledger.trial}"
     stored = [(run, step, values) for g, run, step, values in answers.reports if g == group]
     counts = Counter((run, step) for run, step, _ in stored)
     for (run, step), count in counts.items():
         if count > 1:
-            what = f"the {group} report of run {run} at step {step} is there {count} times"
+            what = f"the {group} report of run {run} at step {step} is stored {count} times"
             yield Violation(3, "doubled", subject, what)
     places = [(run, step) for run, step, _ in stored]
     for before, after in zip(places, places[1:]):
@@ -220,7 +220,7 @@ def _reports(ledger: TrialLedger, answers: Answers, expected: Expected, group: s
 
 
 def _lines(ledger: TrialLedger, answers: Answers, expected: Expected) -> Iterable[Violation]:
-    """Printed lines are there once, whole, in order."""
+    """Printed lines are stored once, whole, in order."""
     subject = f"trial {ledger.trial}"
     shown: dict[int, list[int]] = {}
     newest = 0
@@ -243,12 +243,12 @@ def _lines(ledger: TrialLedger, answers: Answers, expected: Expected) -> Iterabl
     for number, steps in shown.items():
         run = ledger.runs.get(number)
         if run is None:
-            yield Violation(3, "wrong", subject, f"lines of run {number} are there, which never started")
+            yield Violation(3, "wrong", subject, f"lines of run {number} are stored, which never started")
             continue
         for step, count in Counter(steps).items():
             if count > 1:
                 yield Violation(
-                    3, "doubled", subject, f"the line of run {number} at step {step} is there {count} times"
+                    3, "doubled", subject, f"the line of run {number} at step {step} is stored {count} times"
                 )
         if steps != sorted(steps):
             at = next(step for before, step in zip(steps, steps[1:]) if step < before)

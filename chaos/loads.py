@@ -223,7 +223,7 @@ class Asked:
 
     name: str
     config: dict[str, Any]
-    # None = the answer was lost; it may be there or not.
+    # None = the answer was lost; it may exist or not.
     experiment: int | None = None
 
 
@@ -284,7 +284,7 @@ class Churn:
             pass
 
     def finish(self, within: float = 120) -> list[Violation]:
-        """Waits until all that is there has ended, and returns what is not as it must be."""
+        """Waits until all that exists has ended, and returns what is not as it must be."""
         self.end()
         found = [Violation(3, "refused", "submission", text) for text in self.refused]
         rows = {row["id"]: row for row in self._rows()}

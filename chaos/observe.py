@@ -21,7 +21,7 @@ from world import World
 
 # A reconciliation: an agent that must notice, connect (its pauses grow to 5 s) and be compared.
 RECONCILED_WITHIN = 20.0
-# The time that what belonged to something may be there after its end.
+# The time that what belonged to something may exist after its end.
 LEFT_WITHIN = 120.0
 
 
@@ -250,7 +250,7 @@ def all_fenced(world: World, directory: pathlib.Path) -> list[Violation]:
 
 
 def refusals(world: World) -> list[Violation]:
-    """Sends requests that must be refused to a cluster where nothing else happens, and compares what is there."""
+    """Sends requests that must be refused to a cluster at rest, and compares its state before and after."""
     good = {
         "name": "refused",
         "entrypoint": "true",

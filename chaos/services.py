@@ -448,7 +448,7 @@ def listening(pids: set[int]) -> Iterator[int]:
 
 
 def leaked(before: Use, after: Use) -> list[Violation]:
-    """What is there that was not, though all tasks have ended in between."""
+    """What exists that did not, though all tasks have ended in between."""
     found = []
     for what, most, earlier, later in (
         ("descriptors", MORE_DESCRIPTORS, before.descriptors, after.descriptors),

@@ -1,7 +1,7 @@
 """A cluster under test with everything that chaos needs: proxies between all parties, its database, its disks.
 
 `World` is `e2e`'s `Cluster` with more ways in: agents, tasks and the master's database connection may go through a
-proxy each, the database can be read beside the master, and parts can be killed without anybody waiting for them.
+proxy each, the database can be read beside the master, and parts can be killed without a wait for their end.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class World(Cluster):
         if self.store == "postgres":
             assert self.server is not None, "a world on PostgreSQL needs a server"
             self.database = self.server.create_database(self.database_root)
-            # The proxies' ports stand in command lines, which the base class makes.
+            # The proxies' ports are in command lines, which the base class makes.
             port = self.server.port
             if "database" in self.proxied:
                 port = self._proxy("database", port).port

@@ -126,7 +126,7 @@ class Browser:
         self._call("Page.navigate", url=address)
 
     def click(self, selector: str) -> None:
-        """Clicks in the middle of the first visible element, once it is there and nothing covers it."""
+        """Clicks in the middle of the first visible element, once it exists and nothing covers it."""
         code = """(selector => {
             const element = [...document.querySelectorAll(selector)].find(e => e.getClientRects().length);
             if (!element) return null;

@@ -157,7 +157,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.det = det_executable()
-        # Not below /tmp: tasks get a /tmp of their own, unless what they need is there.
+        # Not below /tmp: tasks get a /tmp of their own, unless what they need is in it.
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="det-e2e-", dir="/var/tmp"))
         # Tasks of other users go through it.
         self.root.chmod(0o711)
@@ -209,7 +209,7 @@ class Cluster:
         self._abandon()
 
     def start(self) -> None:
-        """Starts all parts, in order, and waits until the agents are there."""
+        """Starts all parts, in order, and waits until the agents are connected."""
         for part in self.parts.values():
             if not part.running():
                 part.start()
@@ -294,7 +294,7 @@ class Cluster:
                 )
 
     def leftovers(self) -> list[str]:
-        """Processes, mounts and containers of ours that should not be there any more."""
+        """Processes, mounts and containers of ours that should not exist any more."""
         left = [f"process left behind: {found}" for found in self._processes()]
         left += [f"mount left behind: {point}" for point in mounts_below(self.root)]
         if self.image is not None and self._cluster_id:
@@ -615,7 +615,7 @@ class Cluster:
         )
 
     def only_trial(self, experiment: int, within: float = 20) -> Any:
-        """The trial of an experiment that has one, as soon as it is there."""
+        """The trial of an experiment that has one, as soon as it exists."""
         return wait_for(f"the trial of experiment {experiment}", lambda: self.trials(experiment), within=within)[0]
 
     def run(self, config: Mapping[str, Any], trial: str = "", within: float = 60, wheel: bool = False) -> Any:

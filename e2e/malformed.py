@@ -160,7 +160,7 @@ def operations(description: dict[str, Any]) -> list[Operation]:
 
 
 class Generator:
-    """Makes requests. `ids` gives values for path parameters that lead to something that is there."""
+    """Makes requests. `ids` gives values for path parameters that lead to something that exists."""
 
     def __init__(self, description: dict[str, Any], seed: int, ids: dict[str, str], host: str) -> None:
         self.schemas = description["components"]["schemas"]
@@ -367,7 +367,7 @@ class Generator:
         return self.send(operation, ", ".join(how), self.path(operation), self.encode(tree), token)
 
     def example(self, operation: Operation, schema: Any, chance: random.Random, name: str = "", depth: int = 0) -> Any:
-        """A value that the schema describes, with ids that are there where a field is named for one."""
+        """A value that the schema describes, with ids that exist where a field is named for one."""
         if name in self.ids:
             known = self.ids[name]
             return int(known) if schema.get("type") == "integer" else known

@@ -92,7 +92,7 @@ class Ledger:
         """The process of the trial's code."""
 
         def code() -> list[Found]:
-            # The shell that started it may be there as well.
+            # The shell that started it may exist as well.
             found = self.cluster.task_processes(self.trial, "ledger.py")
             return [process for process in found if process.command.split()[1:] == ["ledger.py"]]
 
@@ -120,7 +120,7 @@ class Ledger:
         # A step that a later run reported again counts once, as that run's.
         expected = dict((step, run) for run, step in acknowledged)
         stored = [(r["totalBatches"], r["trialRunId"]) for r in self.cluster.metrics(self.trial, "training")]
-        assert stored == sorted(expected.items()), "acknowledged reports are there, once, and no others"
+        assert stored == sorted(expected.items()), "acknowledged reports are stored, once, and no others"
 
         printed = [line for line in self.cluster.printed(self.trial) if line.startswith("line ")]
         runs = {

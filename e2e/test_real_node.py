@@ -513,7 +513,7 @@ def test_tasks_of_every_kind_outlive_a_master_that_is_away_for_a_minute(real: Re
     real.kubernetes.run("rollout", "status", MASTER_DEPLOYMENT, *where)
     real.answers()
     assert "Phase:          Succeeded" in real.charts.run("test", "det", *where)
-    # The task has ended meanwhile, and its last lines are there.
+    # The task has ended meanwhile, and its last lines are stored.
     wait_for("the end", lambda: "went on to the end" in real.client("task", "logs", launched.task), within=60)
     runs = {"notebook", "shell", "tensorboard"}
     wait_for("its pod is gone", lambda: not phases(real, launched.task), within=60)
@@ -676,7 +676,7 @@ def test_the_database_outlives_its_pod(real: Real, cluster: Kubernetes) -> None:
         except urllib.error.HTTPError:
             return False
 
-    wait_for("the experiments are there", answers, within=90)
+    wait_for("the experiments are listed", answers, within=90)
 
 
 def test_an_uninstallation_ends_tasks_and_a_new_release_finds_its_data(real: Real, cluster: Kubernetes) -> None:

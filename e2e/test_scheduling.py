@@ -41,7 +41,7 @@ def wide() -> Iterator[Cluster]:
 
 
 def holding(cluster: Cluster, name: str, **more: Any) -> int:
-    """An experiment that runs until its file `go` is there, or it is stopped."""
+    """An experiment that runs until its file `go` exists, or it is stopped."""
     shared = cluster.shared_dir()
     hparams = {"steps": 2, "hold_at": 1, "checkpoint_every": 2}
     return cluster.submit(experiment(name, hyperparameters=hparams, **share(shared), **more), "train")
@@ -102,9 +102,9 @@ def test_what_waits_has_its_reason(narrow: Cluster) -> None:
 
 
 def test_a_wait_for_work_that_stops_has_a_bound(narrow: Cluster) -> None:
-    deaf = narrow.submit(experiment("deaf", "echo I hear nothing; sleep 600", resources={"priority": 60}))
+    deaf = narrow.submit(experiment("deaf", "echo I ignore signals; sleep 600", resources={"priority": 60}))
     # What has not begun yet is not asked to save: it gives its slot back at once.
-    narrow.wait_log(narrow.only_trial(deaf)["id"], "I hear nothing")
+    narrow.wait_log(narrow.only_trial(deaf)["id"], "I ignore signals")
     better = narrow.submit(experiment("better", "sleep 600", resources={"priority": 5}))
     # It asked before, and is less important: its explanation rests on the priorities of all.
     worse = narrow.submit(experiment("worse", "sleep 600", resources={"priority": 70}))

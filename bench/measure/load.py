@@ -169,7 +169,7 @@ class _Connection:
             poller.modify(number, select.EPOLLIN)
 
     def answered(self) -> bool:
-        """Reads what is there; whether the answer is complete. Raises for anything but a success."""
+        """Reads what has arrived; whether the answer is complete. Raises for anything but a success."""
         data = self.socket.recv(65536)
         if not data:
             raise Failed("the master closed a connection")

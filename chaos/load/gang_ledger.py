@@ -1,4 +1,4 @@
-"""A member of a gang: the chief keeps the ledger (`ledger.py`), the others are there until it stops, and talk to it.
+"""A member of a gang: the chief keeps the ledger (`ledger.py`), the others run until it stops, and talk to it.
 
 Each other member holds a TCP connection to the chief at the address of the rendezvous, and sends a byte now and then. A
 member whose chief is gone ends with an error, as training code does.

@@ -31,7 +31,7 @@ import zlib
 
 DIRECTORY = pathlib.Path(os.environ["CHAOS_DIR"])
 RATE = float(os.environ.get("CHAOS_RATE", "10"))
-# 0 = until the file "stop" is there.
+# 0 = until the file "stop" exists.
 STEPS = int(os.environ.get("CHAOS_STEPS", "0"))
 CHECKPOINT_EVERY = int(os.environ.get("CHAOS_CHECKPOINT_EVERY", "0"))
 VALIDATE_EVERY = int(os.environ.get("CHAOS_VALIDATE_EVERY", "0"))

@@ -1,4 +1,4 @@
-"""Prints a long log at once, then a line each second until the file "stop" is there."""
+"""Prints a long log at once, then a line each second until the file "stop" exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the executable needs and how quickly it is there: memory at rest, time to the first answer, commands."""
+"""What the executable needs and how quickly it answers: memory at rest, time to the first answer, commands."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ def task_starts(plan: Plan, store_kind: str) -> Outcome:
 
 
 def one_start(cluster: Cluster, group: str, until: str, body: dict[str, Any]) -> float:
-    """Launches a task, waits until it is there, and kills it; gives the seconds."""
+    """Launches a task, waits until it serves, and kills it; gives the seconds."""
     after, began = cluster.last_event(), time.time()
     # Generic tasks are created elsewhere than they are found.
     path = "generic-tasks" if group == "tasks" else group

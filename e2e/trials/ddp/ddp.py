@@ -2,7 +2,7 @@
 
 Hyperparameters: `steps`; `fail_at` with `fail_rank` and `fail_how` (`raise`, `exit`, `kill`), in the first run; `hold_at`, the
 step from which it waits for the file `go` in E2E_DIR, or to be preempted. Each rank stores a shard of its own in
-each checkpoint, and checks at its start that all shards of the one it goes on from are there. Runs with either
+each checkpoint, and checks at its start that all shards of the one it goes on from exist. Runs with either
 `determined` package.
 """
 

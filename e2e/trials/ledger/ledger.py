@@ -1,4 +1,4 @@
-"""Reports step after step until the file `stop` is there, and keeps a ledger of what the master acknowledged.
+"""Reports step after step until the file `stop` exists, and keeps a ledger of what the master acknowledged.
 
 Metrics go over plain HTTP, so that each acknowledgement is seen: a step is in the ledger when its report was answered
 with 200. A report whose answer was lost is sent again, as clients do. Every step prints one line. Checkpoints go

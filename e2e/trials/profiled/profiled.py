@@ -1,4 +1,4 @@
-"""Measures its machine itself, with the PyPI package's profiler, until the file `go` in E2E_DIR is there."""
+"""Measures its machine itself, with the PyPI package's profiler, until the file `go` in E2E_DIR exists."""
 
 import os
 import pathlib

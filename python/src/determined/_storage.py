@@ -230,7 +230,7 @@ def directory_from_config(config: Mapping[str, Any], *, container_path: str) -> 
             raise ValueError(
                 f"checkpoint_storage.storage_path {relative!r} must be under host_path {host_path!r}"
             )
-    # Without the mount (a task run straight on the host) the host path itself is there.
+    # Without the mount (a task run straight on the host) the host path itself exists.
     root = container_path
     if not os.path.isdir(container_path) and os.path.isdir(host_path):
         root = host_path

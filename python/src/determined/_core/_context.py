@@ -143,7 +143,7 @@ class Context:
     ) -> None:
         self.close(exc_type, exc_val, exc_tb)
         if isinstance(exc_val, errors.InvalidHP):
-            # The metrics are there by now, so the search sees them before it looks for another point.
+            # The metrics have arrived by now, so the search sees them before it looks for another point.
             self.train.report_early_exit(EarlyExitReason.INVALID_HP)
             if self._session is not None:
                 self._session.close()

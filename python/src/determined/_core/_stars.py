@@ -132,7 +132,7 @@ class Worker:
 
     def __init__(self, rank: int, *, address: Address, secret: Callable[[], bytes], what: str) -> None:
         """`secret` is asked at each attempt: what it gives may be that of an earlier training until the
-        chief is there.
+        chief listens.
         """
         deadline = time.monotonic() + MEET_WITHIN_S
         last: Exception | None = None
@@ -321,7 +321,7 @@ def _listed(ranks: list[int]) -> str:
 def local_secret(port: int, *, is_chief: bool) -> bytes:
     """A secret that the processes of one user on one machine share: a file that only they can read.
 
-    The chief makes it anew, before it listens; the others read it, and fail with OSError until it is there.
+    The chief makes it anew, before it listens; the others read it, and fail with OSError until it exists.
     """
     import tempfile
 
