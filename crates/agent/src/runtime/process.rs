@@ -362,7 +362,7 @@ fn copied(supervisor: &Path, bin: &Path) -> io::Result<PathBuf> {
     std::fs::copy(supervisor, &unfinished)
         .and_then(|_| std::fs::set_permissions(&unfinished, std::fs::Permissions::from_mode(0o755)))
         .and_then(|()| std::fs::rename(&unfinished, &copy))
-        // A part of it would take disk space from running tasks.
+        // A part of it takes disk space from running tasks.
         .inspect_err(|_| drop(std::fs::remove_file(&unfinished)))?;
     Ok(copy)
 }
