@@ -33,7 +33,7 @@ wire_enum! {
         Assigned = 1 => "ASSIGNED",
         /// Its image is being pulled.
         Pulling = 2 => "PULLING",
-        /// Being started.
+        /// The container is being created and started on its agent.
         Starting = 3 => "STARTING",
         /// The container runs.
         Running = 4 => "RUNNING",
@@ -146,7 +146,7 @@ fn by_number<S: Serializer>(
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Agent {
-    /// Its id.
+    /// Id of the agent, unique over the cluster.
     pub id: String,
     /// When it first connected.
     pub registered_time: Option<Timestamp>,
@@ -177,10 +177,10 @@ pub struct Agent {
 wire_enum! {
     /// Sort keys of `GetAgents`.
     pub enum AgentSortBy("SORT_BY_") {
-        /// By id.
+        /// By id of the agent, as text.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// By id.
+        /// By id of the agent, as text; the same as without a key.
         Id = 1 => "ID",
         /// By registration time.
         Time = 2 => "TIME",

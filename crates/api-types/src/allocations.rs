@@ -10,7 +10,7 @@ use crate::wire::{Object, Timestamp};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Allocation {
-    /// The task.
+    /// Id of the task.
     pub task_id: String,
     /// Its id: `<task>.<n>`.
     pub allocation_id: String,
@@ -42,13 +42,13 @@ pub struct GetAllocationResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AcceleratorData {
-    /// The container.
+    /// Id of the container.
     pub container_id: String,
-    /// The attempt.
+    /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
     pub allocation_id: String,
     /// Host name.
     pub node_name: String,
-    /// The task.
+    /// Id of the task.
     pub task_id: String,
     /// Product name.
     pub accelerator_type: String,

@@ -15,7 +15,7 @@ wire_enum! {
         /// Not known; in a report, the same as completed.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Being written.
+        /// Its files are being written. This master stores a checkpoint only once it is complete, in another state.
         Active = 1 => "ACTIVE",
         /// It is stored completely.
         Completed = 2 => "COMPLETED",
@@ -34,15 +34,15 @@ wire_enum! {
         /// By the searcher's metric.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// By id.
+        /// By UUID; the tie break of all other keys.
         Uuid = 1 => "UUID",
-        /// By trial.
+        /// By number of the trial.
         TrialId = 2 => "TRIAL_ID",
-        /// By step.
+        /// By steps completed.
         BatchNumber = 3 => "BATCH_NUMBER",
         /// By report time.
         EndTime = 4 => "END_TIME",
-        /// By state.
+        /// By name of the state, in alphabetical order.
         State = 5 => "STATE",
         /// By the searcher's metric, better first unless a direction is given.
         SearcherMetric = 6 => "SEARCHER_METRIC",
@@ -65,7 +65,7 @@ pub struct Checkpoint {
     pub resources: BTreeMap<String, Int64>,
     /// The user's metadata; `steps_completed` is always among them.
     pub metadata: Object,
-    /// Whether its files are there.
+    /// Whether its files exist: all, some or none of them.
     pub state: CheckpointState,
     /// The training it comes from.
     pub training: CheckpointTrainingMetadata,
@@ -79,7 +79,7 @@ pub struct Checkpoint {
 pub struct CheckpointTrainingMetadata {
     /// The trial; `None` = no training information.
     pub trial_id: Option<i64>,
-    /// The experiment.
+    /// Number of the experiment; `None` = no training information.
     pub experiment_id: Option<i64>,
     /// The experiment's effective configuration. Its storage section must be complete, since clients download with it.
     pub experiment_config: Option<Object>,
@@ -152,7 +152,7 @@ pub struct PatchCheckpointsRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchCheckpoint {
-    /// The checkpoint.
+    /// UUID of the checkpoint.
     pub uuid: String,
     /// The files that are left; `None` = untouched.
     pub resources: Option<PatchCheckpointResources>,

@@ -77,7 +77,7 @@ pub struct RankDiagnosis {
     pub rank: i64,
     /// Number of its container in the allocation.
     pub container_rank: i64,
-    /// Its container.
+    /// Id of the container that the process runs in.
     pub container_id: String,
     /// The agent that it runs on.
     pub agent_id: String,
@@ -103,7 +103,7 @@ pub struct RankDiagnosis {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DiagnoseTrialResponse {
-    /// The trial.
+    /// Number of the trial.
     pub trial_id: i64,
     /// The attempt that was looked at.
     pub allocation_id: String,

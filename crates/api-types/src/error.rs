@@ -257,7 +257,7 @@ impl ErrorBody {
     }
 
     /// The same refusal with advice on what to do. Clients that know no hints print the error's text only, so the hint
-    /// is there as well, on a line of its own.
+    /// is in it as well, on a line of its own.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         let hint = hint.into();

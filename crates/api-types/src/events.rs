@@ -18,7 +18,7 @@ pub struct Event {
     pub actor: String,
     /// Kind of the thing that changed: `experiment`, `trial`, `allocation`.
     pub subject_kind: String,
-    /// Its id.
+    /// Id of that thing, as text: the number of an experiment or trial, the id of an allocation.
     pub subject_id: String,
     /// What happened: `state_changed`, `created`.
     pub kind: String,

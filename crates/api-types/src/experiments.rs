@@ -27,11 +27,11 @@ wire_enum! {
         Completed = 6 => "COMPLETED",
         /// Ended before its time, by request.
         Canceled = 7 => "CANCELED",
-        /// It failed.
+        /// Ended by a failure, such as of its search or of its trials.
         Error = 8 => "ERROR",
         /// It is deleted.
         Deleted = 9 => "DELETED",
-        /// Being deleted.
+        /// Its checkpoints and rows are being deleted.
         Deleting = 10 => "DELETING",
         /// Could not be deleted.
         DeleteFailed = 11 => "DELETE_FAILED",
@@ -232,32 +232,32 @@ pub struct GetExperimentResponse {
 wire_enum! {
     /// Sort keys of `GetExperiments`.
     pub enum ExperimentSortBy("SORT_BY_") {
-        /// By id.
+        /// By number of the experiment; the tie break of all other keys.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// By id.
+        /// By number of the experiment; the same as without a key.
         Id = 1 => "ID",
-        /// By description.
+        /// By description, as text.
         Description = 2 => "DESCRIPTION",
-        /// By start.
+        /// By time of creation.
         StartTime = 3 => "START_TIME",
         /// By end; unended ones last.
         EndTime = 4 => "END_TIME",
-        /// By state.
+        /// By name of the state, in alphabetical order.
         State = 5 => "STATE",
-        /// By trials.
+        /// By number of trials.
         NumTrials = 6 => "NUM_TRIALS",
-        /// By progress.
+        /// By progress of the search, 0 to 1.
         Progress = 7 => "PROGRESS",
-        /// By owner.
+        /// By user name of the owner.
         User = 8 => "USER",
-        /// By name.
+        /// By name, as text.
         Name = 9 => "NAME",
         /// By experiment forked from.
         ForkedFrom = 10 => "FORKED_FROM",
-        /// By pool.
+        /// By name of the resource pool.
         ResourcePool = 11 => "RESOURCE_POOL",
-        /// By project.
+        /// By number of the project.
         ProjectId = 12 => "PROJECT_ID",
         /// By bytes of checkpoints.
         CheckpointSize = 13 => "CHECKPOINT_SIZE",
@@ -272,17 +272,17 @@ wire_enum! {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Int32FieldFilter {
-    /// Less than.
+    /// Only values below this one match; `None` = no bound.
     pub lt: Option<i64>,
-    /// At most.
+    /// The largest value that matches; `None` = no bound.
     pub lte: Option<i64>,
-    /// Greater than.
+    /// Only values above this one match; `None` = no bound.
     pub gt: Option<i64>,
-    /// At least.
+    /// The smallest value that matches; `None` = no bound.
     pub gte: Option<i64>,
-    /// One of; empty = any.
+    /// Only these values match; empty = any does.
     pub incl: Vec<i64>,
-    /// None of.
+    /// Values that do not match.
     pub not_in: Vec<i64>,
 }
 
@@ -366,7 +366,7 @@ pub struct ValidationHistoryEntry {
     pub trial_id: i64,
     /// When the value was reached.
     pub end_time: Timestamp,
-    /// The record.
+    /// The value of the searcher's metric, better than all before it.
     pub searcher_metric: Float,
 }
 
@@ -502,7 +502,7 @@ pub struct GetModelDefTreeResponse {
 pub struct GetModelDefFileRequest {
     /// Repeats the path of the request.
     pub experiment_id: i64,
-    /// The file.
+    /// Path of the file in the model definition.
     pub path: String,
 }
 
@@ -510,7 +510,7 @@ pub struct GetModelDefFileRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetModelDefFileResponse {
-    /// Its content.
+    /// Content of the file, base64.
     pub file: Bytes,
 }
 
@@ -579,7 +579,7 @@ pub struct PutExperimentsRetainLogsRequest {
 pub struct ExperimentActionResult {
     /// Why not; empty = done.
     pub error: String,
-    /// The experiment.
+    /// Number of the experiment.
     pub id: i64,
 }
 

@@ -82,7 +82,7 @@ pub struct Job {
     pub weight: Float,
     /// Experiment number or task id.
     pub entity_id: String,
-    /// Its id.
+    /// Id of the job, a UUID.
     pub job_id: String,
     /// Slots it asks for at present.
     pub requested_slots: i64,
@@ -115,7 +115,7 @@ pub struct LimitedJob {
     pub priority: Option<i64>,
     /// Share in a fair-share pool.
     pub weight: Option<Float>,
-    /// Its id.
+    /// Id of the job, a UUID.
     pub job_id: String,
     /// Slots it asks for at present.
     pub requested_slots: i64,
@@ -209,7 +209,7 @@ pub struct AggregateQueueStats {
 pub struct RpQueueStat {
     /// Numbers of jobs in the queue, by state.
     pub stats: QueueStats,
-    /// The pool.
+    /// Name of the resource pool.
     pub resource_pool: String,
     /// Time in the queue, by day.
     pub aggregates: Vec<AggregateQueueStats>,
@@ -227,7 +227,7 @@ pub struct GetJobQueueStatsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueControl {
-    /// The job.
+    /// Id of the job, a UUID.
     pub job_id: String,
     /// Move before this job.
     pub ahead_of: Option<String>,
@@ -253,7 +253,7 @@ pub struct UpdateJobQueueRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PoolSituation {
-    /// The pool.
+    /// Name of the resource pool.
     pub name: String,
     /// How it decides, in a sentence.
     pub scheduling: String,
@@ -284,7 +284,7 @@ pub struct PoolSituation {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AwayAgent {
-    /// Its id.
+    /// Id of the agent.
     pub agent: String,
     /// Since when it is away.
     pub since: Timestamp,
@@ -298,7 +298,7 @@ pub struct AwayAgent {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LostAgent {
-    /// Its id.
+    /// Id of the agent.
     pub agent: String,
     /// Slots that it had.
     pub slots: i64,
@@ -312,7 +312,7 @@ pub struct LostAgent {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct JobAhead {
-    /// Its id.
+    /// Id of the job, a UUID.
     pub job_id: String,
     /// Experiment number or task id.
     pub entity_id: String,
@@ -336,11 +336,11 @@ pub struct JobAhead {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SlotHolder {
-    /// The attempt.
+    /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
     pub allocation_id: String,
     /// Label for users, `trial 7 of experiment 3`; empty = only its id is known.
     pub label: String,
-    /// Its job.
+    /// Id of the job that the allocation belongs to, a UUID.
     pub job_id: String,
     /// Display name.
     pub name: String,
@@ -368,7 +368,7 @@ pub struct SlotHolder {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WaitingTask {
-    /// The attempt.
+    /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
     pub allocation_id: String,
     /// Label for users, `trial 7 of experiment 3`; empty = only its id is known.
     pub label: String,

@@ -15,13 +15,13 @@ wire_enum! {
         /// By the time of the launch.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// By id.
+        /// By id of the task, as text.
         Id = 1 => "ID",
         /// By the name that its owner gave it.
         Description = 2 => "DESCRIPTION",
         /// By the time of the launch.
         StartTime = 4 => "START_TIME",
-        /// By workspace.
+        /// By number of the workspace.
         WorkspaceId = 5 => "WORKSPACE_ID",
     }
 }

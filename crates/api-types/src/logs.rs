@@ -39,9 +39,9 @@ wire_enum! {
 pub struct TaskLog {
     /// Must be unset: the store numbers records.
     pub id: Option<i64>,
-    /// The task.
+    /// Id of the task.
     pub task_id: String,
-    /// The attempt.
+    /// Id of the allocation: the task and the number of the attempt, `TASK.N`; `None` = not given.
     pub allocation_id: Option<String>,
     /// The agent that the container ran on.
     pub agent_id: Option<String>,
@@ -53,7 +53,7 @@ pub struct TaskLog {
     pub timestamp: Option<Timestamp>,
     /// Severity, if the line contains one.
     pub level: Option<LogLevel>,
-    /// The text.
+    /// Text of the line.
     pub log: String,
     /// Which program wrote it: `task`, `master`, `agent`.
     pub source: Option<String>,
@@ -105,7 +105,7 @@ pub struct PostTaskLogsRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UnmanagedLog {
-    /// The task.
+    /// Id of the task.
     pub task_id: String,
     /// The attempt; unmanaged trials have none.
     pub allocation_id: Option<String>,
@@ -121,7 +121,7 @@ pub struct UnmanagedLog {
     pub timestamp: Option<Timestamp>,
     /// Severity of the line.
     pub level: Option<LogLevel>,
-    /// The text.
+    /// Text of the line.
     pub log: String,
     /// Which program wrote it.
     pub source: Option<String>,
@@ -170,7 +170,7 @@ pub struct LogsQuery {
 pub struct TaskLogsResponse {
     /// Number of the record, as text.
     pub id: String,
-    /// The task.
+    /// Id of the task.
     pub task_id: String,
     /// When it was printed.
     pub timestamp: Timestamp,
@@ -180,7 +180,7 @@ pub struct TaskLogsResponse {
     pub level: LogLevel,
     /// The text alone.
     pub log: String,
-    /// The attempt.
+    /// Id of the allocation: the task and the number of the attempt, `TASK.N`; `None` = not given.
     pub allocation_id: Option<String>,
     /// The agent that the container ran on.
     pub agent_id: Option<String>,
@@ -200,7 +200,7 @@ pub struct TaskLogsResponse {
 pub struct TrialLogsResponse {
     /// Number of the record, as text.
     pub id: String,
-    /// The trial.
+    /// Number of the trial.
     pub trial_id: i64,
     /// When it was printed.
     pub timestamp: Timestamp,
@@ -286,7 +286,7 @@ pub struct MasterLogsQuery {
 pub struct LogEntry {
     /// Number of the record in this process.
     pub id: i64,
-    /// The text.
+    /// Text of the line.
     pub message: String,
     /// When the line was written.
     pub timestamp: Timestamp,

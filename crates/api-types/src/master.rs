@@ -21,7 +21,7 @@ wire_enum! {
 wire_enum! {
     /// Health of a part.
     pub enum HealthStatus("") {
-        /// It answers.
+        /// The part answers and does its work.
         #[default]
         Up = 0 => "up",
         /// It does not.
@@ -284,9 +284,9 @@ pub struct InfoSsoProvider {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct HealthCheck {
-    /// The whole.
+    /// `up` where every part is up.
     pub status: HealthStatus,
-    /// The store.
+    /// The connection to the database.
     pub database: HealthStatus,
     /// Each resource manager.
     pub resource_managers: Vec<ResourceManagerHealth>,
@@ -298,7 +298,7 @@ pub struct HealthCheck {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct BackgroundHealth {
-    /// Its name.
+    /// Name of the background task.
     pub name: String,
     /// Whether it runs; it is down while it waits to be started again after a panic.
     pub status: HealthStatus,
@@ -312,7 +312,7 @@ pub struct BackgroundHealth {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct ResourceManagerHealth {
-    /// Its name.
+    /// Name of the resource manager, as in the master's configuration.
     pub name: String,
     /// Its name again, under the key that generated clients read.
     pub cluster_name: String,

@@ -34,7 +34,7 @@ pub struct TrialMetrics {
     pub steps_completed: Option<i64>,
     /// When it was measured; `None` = when it arrives.
     pub report_time: Option<Timestamp>,
-    /// The values.
+    /// The values, by name of the metric.
     pub metrics: Metrics,
 }
 
@@ -75,7 +75,7 @@ pub struct GetMetricsQuery {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MetricsReport {
-    /// The trial.
+    /// Number of the trial.
     pub trial_id: i64,
     /// When it was measured.
     pub end_time: Timestamp,
@@ -91,7 +91,7 @@ pub struct MetricsReport {
     /// Run that reported it.
     #[schema(value_type = i64)]
     pub trial_run_id: RunId,
-    /// Its group.
+    /// Metric group of the report: `training`, `validation` or one that its task named.
     pub group: String,
 }
 

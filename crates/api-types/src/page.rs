@@ -38,7 +38,7 @@ pub struct Pagination {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WaitReason {
-    /// Stable code for programs: `not_enough_slots`, `pool_disabled`.
+    /// Stable code for programs: `not_enough_free_slots`, `paused`; `docs/queue.md` lists all.
     pub kind: String,
     /// One sentence for users.
     pub message: String,

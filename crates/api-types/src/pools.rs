@@ -33,17 +33,17 @@ wire_enum! {
         /// Not known.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// By priority.
+        /// By priority: a more important job is served first, and may preempt others where the pool allows it.
         Priority = 1 => "PRIORITY",
-        /// By shares.
+        /// By fair share: each job gets slots in proportion to its weight.
         FairShare = 2 => "FAIR_SHARE",
         /// In turn.
         RoundRobin = 3 => "ROUND_ROBIN",
-        /// By Kubernetes.
+        /// By the scheduler of a Kubernetes cluster.
         Kubernetes = 4 => "KUBERNETES",
-        /// By Slurm.
+        /// By Slurm. This master has no such pools.
         Slurm = 5 => "SLURM",
-        /// By PBS.
+        /// By PBS. This master has no such pools.
         Pbs = 6 => "PBS",
     }
 }
@@ -54,9 +54,9 @@ wire_enum! {
         /// Not known.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// The fullest.
+        /// The fullest agent that has the slots, which keeps others free for large work.
         Best = 1 => "BEST",
-        /// The emptiest.
+        /// The emptiest agent, which spreads work.
         Worst = 2 => "WORST",
         /// Kubernetes decides.
         Kubernetes = 3 => "KUBERNETES",
@@ -71,7 +71,7 @@ wire_enum! {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcePool {
-    /// Its name.
+    /// Name of the pool, unique over the cluster.
     pub name: String,
     /// Description of the administrators.
     pub description: String,
@@ -238,7 +238,7 @@ pub struct ResourcePoolGcpDetail {
     pub network_tags: Vec<String>,
     /// Service account.
     pub service_account_email: String,
-    /// Its scopes.
+    /// OAuth scopes of that service account.
     pub service_account_scopes: Vec<String>,
     /// Machine type.
     pub machine_type: String,
@@ -268,9 +268,9 @@ pub struct ResourcePoolPrioritySchedulerDetail {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct K8PriorityClass {
-    /// Its name.
+    /// Name of the priority class.
     pub priority_class: String,
-    /// Its value.
+    /// Value of the priority class; a higher one is more important.
     pub priority_value: i64,
 }
 

@@ -84,7 +84,7 @@ pub struct TaskSystemMetrics {
     pub group: String,
     /// When it was made.
     pub time: Timestamp,
-    /// The container.
+    /// Id of the container.
     pub container_id: String,
     /// Values by agent and name, or by agent, label and name, as metrics of trials have them.
     pub values: Object,
@@ -111,7 +111,7 @@ wire_enum! {
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrialProfilerMetricLabels {
-    /// The trial.
+    /// Number of the trial.
     pub trial_id: i64,
     /// Name of the metric, such as `gpu_util`.
     pub name: String,
@@ -127,13 +127,13 @@ pub struct TrialProfilerMetricLabels {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrialProfilerMetricsBatch {
-    /// The values.
+    /// Readings, in the unit of the metric.
     pub values: Vec<Float>,
     /// Batch that was trained when each was measured; 0 where it was not reported.
     pub batches: Vec<i64>,
     /// When each was measured.
     pub timestamps: Vec<Timestamp>,
-    /// The series.
+    /// What the series measures, and where.
     pub labels: TrialProfilerMetricLabels,
 }
 

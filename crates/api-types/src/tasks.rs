@@ -68,7 +68,7 @@ wire_enum! {
         Canceled = 2 => "CANCELED",
         /// Ended well.
         Completed = 3 => "COMPLETED",
-        /// It failed.
+        /// Ended by a failure of its code or its container.
         Error = 4 => "ERROR",
         /// Wants no slots.
         Paused = 5 => "PAUSED",
@@ -87,7 +87,7 @@ wire_enum! {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Task {
-    /// Its id.
+    /// Id of the task.
     pub task_id: String,
     /// Kind of the task.
     pub task_type: TaskType,
@@ -169,9 +169,9 @@ pub struct GetTasksResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationSummary {
-    /// The task.
+    /// Id of the task.
     pub task_id: String,
-    /// The attempt.
+    /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
     pub allocation_id: String,
     /// Job of its task (an addition of ours).
     pub job_id: String,
@@ -213,7 +213,7 @@ pub struct ResourcesSummary {
     pub resources_id: String,
     /// `docker-container`, `process`.
     pub resources_type: String,
-    /// The attempt.
+    /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
     pub allocation_id: String,
     /// Devices by agent.
     pub agent_devices: BTreeMap<String, ResourcesSummaryDevices>,

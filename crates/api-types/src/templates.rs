@@ -9,10 +9,10 @@ use crate::wire::{Object, wire_enum};
 wire_enum! {
     /// What a listing of templates is sorted by.
     pub enum TemplateSortBy("SORT_BY_") {
-        /// By name.
+        /// By name, as text.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// By name.
+        /// By name, as text; the same as without a key.
         Name = 1 => "NAME",
     }
 }

@@ -34,7 +34,7 @@ wire_enum! {
         Canceled = 7 => "CANCELED",
         /// Ended well.
         Completed = 8 => "COMPLETED",
-        /// It failed.
+        /// Ended by a failure that is not tried again.
         Error = 9 => "ERROR",
         /// Active, waiting for slots.
         Queued = 10 => "QUEUED",
@@ -143,7 +143,7 @@ pub struct GetTrialRemainingLogRetentionDaysResponse {
 pub struct MetricsWorkload {
     /// When it was reported.
     pub end_time: Option<Timestamp>,
-    /// The values.
+    /// The values, by name of the metric.
     pub metrics: Metrics,
     /// Inputs it was measured over; 0 when not known.
     pub num_inputs: i64,
@@ -159,7 +159,7 @@ pub struct CheckpointWorkload {
     pub uuid: String,
     /// When it was reported.
     pub end_time: Option<Timestamp>,
-    /// Whether its files are there.
+    /// Whether its files exist: all, some or none of them.
     pub state: CheckpointState,
     /// Size in bytes of each file.
     pub resources: BTreeMap<String, Int64>,
@@ -184,26 +184,26 @@ pub struct WorkloadContainer {
 wire_enum! {
     /// Sort keys of `GetExperimentTrials`.
     pub enum TrialSortBy("SORT_BY_") {
-        /// By id.
+        /// By number of the trial; the tie break of all other keys.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// By id.
+        /// By number of the trial; the same as without a key.
         Id = 1 => "ID",
-        /// By start.
+        /// By time of creation.
         StartTime = 2 => "START_TIME",
         /// By end; unended ones last.
         EndTime = 3 => "END_TIME",
-        /// By state.
+        /// By name of the state, in alphabetical order.
         State = 4 => "STATE",
         /// By the best value of the searcher's metric.
         BestValidationMetric = 5 => "BEST_VALIDATION_METRIC",
         /// By the latest value of the searcher's metric.
         LatestValidationMetric = 6 => "LATEST_VALIDATION_METRIC",
-        /// By step.
+        /// By steps that were reported.
         BatchesProcessed = 7 => "BATCHES_PROCESSED",
-        /// By duration.
+        /// By time from creation to end; unended ones last.
         Duration = 8 => "DURATION",
-        /// By restarts.
+        /// By number of failures that counted against the restart limit.
         Restarts = 9 => "RESTARTS",
         /// By bytes of checkpoints.
         CheckpointSize = 10 => "CHECKPOINT_SIZE",

@@ -47,7 +47,7 @@ pub struct AgentUserGroup {
 wire_enum! {
     /// Sort keys of `GetUsers`.
     pub enum UserSortBy("SORT_BY_") {
-        /// By id.
+        /// By number of the user; the tie break of all other keys.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// By display name.

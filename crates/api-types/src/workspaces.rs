@@ -119,12 +119,12 @@ pub struct Project {
 wire_enum! {
     /// Sort keys of `GetWorkspaces`.
     pub enum WorkspaceSortBy("SORT_BY_") {
-        /// By id.
+        /// By number of the workspace.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// By id.
+        /// By number of the workspace; the same as without a key.
         Id = 1 => "ID",
-        /// By name.
+        /// By name, without regard to letter case.
         Name = 2 => "NAME",
     }
 }
@@ -132,18 +132,18 @@ wire_enum! {
 wire_enum! {
     /// Sort keys of `GetWorkspaceProjects`.
     pub enum ProjectSortBy("SORT_BY_") {
-        /// By id.
+        /// By number of the project; the tie break of all other keys.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// By creation.
+        /// By time of creation.
         CreationTime = 1 => "CREATION_TIME",
         /// By start of the latest experiment.
         LastExperimentStartTime = 2 => "LAST_EXPERIMENT_START_TIME",
-        /// By name.
+        /// By name, without regard to letter case.
         Name = 3 => "NAME",
-        /// By description.
+        /// By description, without regard to letter case.
         Description = 4 => "DESCRIPTION",
-        /// By id.
+        /// By number of the project; the same as without a key.
         Id = 5 => "ID",
     }
 }
@@ -244,7 +244,7 @@ pub struct WorkspaceNamespaceMeta {
     pub auto_create_namespace: bool,
     /// Whether to make one in each cluster.
     pub auto_create_namespace_all_clusters: bool,
-    /// The cluster.
+    /// Name of the cluster: that of its resource manager.
     pub cluster_name: Option<String>,
     /// Most slots in use at once in it, if it is made; -1 = no limit.
     pub resource_quota: Option<i64>,
@@ -254,11 +254,11 @@ pub struct WorkspaceNamespaceMeta {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkspaceNamespaceBinding {
-    /// The workspace.
+    /// Number of the workspace.
     pub workspace_id: i64,
     /// Name of the namespace.
     pub namespace: String,
-    /// The cluster.
+    /// Name of the cluster: that of its resource manager.
     pub cluster_name: String,
     /// Whether it was made for the workspace.
     pub auto_create_namespace: bool,
@@ -393,7 +393,7 @@ pub struct GetWorkspacesWithDefaultNamespaceBindingsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BulkAutoCreateWorkspaceNamespaceBindingsRequest {
-    /// The workspaces.
+    /// Numbers of the workspaces.
     pub workspace_ids: Vec<i64>,
 }
 

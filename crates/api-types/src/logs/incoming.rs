@@ -26,7 +26,7 @@ pub enum IncomingLogs<'a> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlainLogs<'a> {
-    /// The records.
+    /// The records of one request.
     #[serde(borrow)]
     pub logs: Vec<PlainLog<'a>>,
     /// See [`PostTaskLogsRequest`].
@@ -40,10 +40,10 @@ pub struct PlainLogs<'a> {
 pub struct PlainLog<'a> {
     #[serde(default, rename = "id")]
     _id: Option<Nothing>,
-    /// The task.
+    /// Id of the task.
     #[serde(borrow, alias = "task_id")]
     pub task_id: Id<'a>,
-    /// The attempt.
+    /// Id of the allocation: the task and the number of the attempt, `TASK.N`; `None` = not given.
     #[serde(default, borrow, alias = "allocation_id")]
     pub allocation_id: Option<Id<'a>>,
     /// The agent that the container ran on.
@@ -61,7 +61,7 @@ pub struct PlainLog<'a> {
     /// Severity of the line.
     #[serde(default)]
     pub level: Option<PlainLevel>,
-    /// The text.
+    /// Text of the line.
     #[serde(borrow)]
     pub log: Text<'a>,
     /// Which program wrote it.

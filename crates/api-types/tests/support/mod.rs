@@ -9,7 +9,7 @@ use serde::de::{
 /// Deepest level at which lists and maps still get an element; bounds types that contain themselves.
 const MAX_DEPTH: usize = 6;
 
-/// A message in which every field is set: options are there, lists and maps have an element, texts are not empty.
+/// A message in which every field is set: options have values, lists and maps have an element, texts are not empty.
 pub(crate) fn full<T: DeserializeOwned>() -> T {
     T::deserialize(Filler { depth: 0 }).expect("every type of the crate can be filled")
 }

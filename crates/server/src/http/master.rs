@@ -219,7 +219,7 @@ fn change(change: Change) -> ConfigChange {
     }
 }
 
-/// Whether usage is reported to anybody. It is not.
+/// Whether usage is reported to a third party. It is not.
 #[utoipa::path(get, path = "/api/v1/master/telemetry", operation_id = "GetTelemetry", tag = "master", security(()),
     responses((status = 200, body = GetTelemetryResponse)))]
 async fn get_telemetry() -> Answer {

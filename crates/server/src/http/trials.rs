@@ -143,7 +143,7 @@ async fn put_trial_retain_logs(
     empty()
 }
 
-/// How long the logs of a trial are there for.
+/// How many more days the logs of a trial are kept.
 #[utoipa::path(get, path = "/api/v1/trials/{id}/remaining_log_retention_days",
     operation_id = "GetTrialRemainingLogRetentionDays", tag = "trials", params(("id" = i64, Path)),
     responses((status = 200, body = GetTrialRemainingLogRetentionDaysResponse)))]
