@@ -10,7 +10,7 @@ const WORDS: &[(&[&str], &str)] = &[
     ),
     (&["mistake", "mistakes"], "\"error\""),
     (&["whoever", "somebody"], "\"the caller\" or \"a user\""),
-    (&["stands"], "\"is\" or \"is stored\""),
+    (&["stands", "stood"], "\"is\" or \"is stored\""),
     (&["hears", "heard"], "\"receives\" or \"received\""),
     (&["doubt", "doubts"], "\"invalidate\" or \"invalidation\""),
     (
@@ -39,9 +39,19 @@ const SPEECH: &[(&[&str], &str)] = &[
         &["says", "said", "say", "saying"],
         "\"reports\", \"contains\", \"returns\" or what it is",
     ),
+    // In comments and messages only: a method of the fakes has the name.
+    (&["hear"], "\"receive\""),
     (
-        &["people", "person", "nobody", "everybody", "someone"],
-        "\"users\", \"a user\", \"no user\" or what has or lacks it",
+        &[
+            "people",
+            "person",
+            "nobody",
+            "everybody",
+            "someone",
+            "anybody",
+            "everyone",
+        ],
+        "\"users\", \"a user\", \"every caller\", \"no user\" or what has or lacks it",
     ),
 ];
 
@@ -167,15 +177,20 @@ fn check_words(
     lists: &[&Words],
     findings: &mut Findings,
 ) {
-    for word in text.split(|c: char| !c.is_ascii_alphanumeric()) {
+    let refused = refused(text, lists);
+    let refused = refused.map(|problem| format!("{path}:{number}: {problem}"));
+    findings.errors.extend(refused);
+}
+
+/// For each word of a text that must not be used what is wrong, as in `uses "told": write "reported"`.
+fn refused(text: &str, lists: &[&Words]) -> impl Iterator<Item = String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    words.filter_map(move |word| {
         let word = word.to_lowercase();
         let mut listed = lists.iter().flat_map(|list| list.iter());
-        if let Some((_, instead)) = listed.find(|(of, _)| of.contains(&word.as_str())) {
-            findings
-                .errors
-                .push(format!("{path}:{number}: uses \"{word}\": write {instead}"));
-        }
-    }
+        let (_, instead) = listed.find(|(of, _)| of.contains(&word.as_str()))?;
+        Some(format!("uses \"{word}\": write {instead}"))
+    })
 }
 
 fn check_python(path: &str, text: &str, findings: &mut Findings) {
@@ -263,6 +278,11 @@ fn check_rust(path: &str, text: &str, findings: &mut Findings) {
         if !after_comment && is_bare_question(line) {
             findings.errors.push(format!(
                 "{path}:{number}: has a comment that asks: state meaning, unit and range"
+            ));
+        }
+        if !after_comment && is_bare_reference(line) {
+            findings.errors.push(format!(
+                "{path}:{number}: has a comment of two words that repeats a name: state meaning, unit and range"
             ));
         }
         if line.starts_with(TAKES_IN) {
@@ -396,6 +416,20 @@ fn is_bare_question(line: &str) -> bool {
         })
 }
 
+/// Words that, with one more, only point at something, as in "Its id." or "By name.".
+const REFERENCES: &[&str] = &["At", "Being", "By", "It", "Its"];
+
+/// Whether a line is a doc comment of one of [`REFERENCES`] and one more word, as "Its id.": it repeats the name of the
+/// field or the variant. What is quoted as code, and compound words such as "UTF-8", count as one word.
+fn is_bare_reference(line: &str) -> bool {
+    line.strip_prefix("/// ")
+        .and_then(|text| text.strip_suffix('.'))
+        .and_then(|text| text.split_once(' '))
+        .is_some_and(|(first, rest)| {
+            REFERENCES.contains(&first) && !rest.contains(|c: char| c.is_whitespace() || c == ':')
+        })
+}
+
 /// Whether a line is a doc comment of one capitalised word.
 fn is_single_word(line: &str) -> bool {
     line.strip_prefix("/// ")
@@ -462,6 +496,25 @@ mod tests {
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[1].starts_with("crates/tls/src/lib.rs:3: "));
         assert!(found[2].contains("takes in"));
+    }
+
+    #[test]
+    fn a_comment_of_two_words_that_points_at_a_name_is_refused() {
+        let text = "/// Its id.\n\n    /// By name.\n\n/// It runs.\n\n/// Its `spec`.\n\n/// At most.\n\n/// Being deleted.\n";
+        let found = errors("crates/tls/src/lib.rs", text);
+        assert_eq!(found.len(), 6, "{found:?}");
+        assert!(found[1].starts_with("crates/tls/src/lib.rs:3: has a comment of two words"));
+        let longer = "/// Its id, a UUID.\n\n/// By name of the pool.\n\n/// The list is sorted\n/// By name.\n\n/// Tied.\n// It runs.\n";
+        let found = errors("crates/tls/src/lib.rs", longer);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("one word"), "{found:?}");
+    }
+
+    #[test]
+    fn words_for_unknown_users_and_for_receiving_are_refused_in_comments_and_messages() {
+        let text = "// Anybody may hear it; it stood there for everyone.\nagent.hear();\n";
+        let found = errors("crates/tls/src/lib.rs", text);
+        assert_eq!(found.len(), 4, "{found:?}");
     }
 
     #[test]
