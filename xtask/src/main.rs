@@ -5,7 +5,7 @@
 //! words in comments, names and messages, [`names`] those on the names of types, [`handlers`] those on the handlers of requests, [`methods`] how many methods a
 //! type may have, [`absent`] what certain crates do not contain. All are functions of data; only [`workspace`] asks `cargo` and `git`.
 //!
-//! `cargo run -p xtask -- subjects` checks the subjects of commits ([`subjects`]), which is apart because not every copy
+//! `cargo run -p xtask -- subjects` checks the messages of commits ([`subjects`]), which is apart because not every copy
 //! of the files has a history.
 
 mod absent;

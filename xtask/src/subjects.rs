@@ -1,8 +1,9 @@
-//! Subjects of commits: an area, a colon and what the commit does, in one short line.
+//! Messages of commits: a subject of an area, a colon and what the commit does, in one short line and in the field's words,
+//! and a body that explains why.
 
 use std::path::Path;
 
-use crate::{Findings, workspace};
+use crate::{Findings, words, workspace};
 
 /// Characters of a subject at most, so that lists of commits show it whole.
 const LONGEST: usize = 72;
@@ -10,13 +11,19 @@ const LONGEST: usize = 72;
 /// Commits that are looked at where there is no branch to compare with.
 const NEWEST: usize = 10;
 
+/// Commits that were written before this moment, in seconds since 1970, need no body and are free in their words: the rules
+/// began at 2026-11-27 07:30 UTC. The date of the author counts, which a rebase keeps.
+const EXPLAINED_SINCE: i64 = 1_795_764_600;
+
 /// Branches that commits are compared with; the first one that exists counts.
 const BASES: &[&str] = &["@{upstream}", "origin/HEAD", "origin/main"];
 
 /// Checks the commits that are not on the branch to compare with, or without such a branch the newest ones. Errs with the
 /// reason when the history cannot be read: there is no `git`, the files are no clone, or it has no commit.
 pub(crate) fn check(root: &Path) -> anyhow::Result<Findings> {
-    let log = |which: &str| workspace::git(root, &["log", "--no-merges", "--format=%h %s", which]);
+    // Fields end with %x1f and commits with %x1e, so that a body may have lines of its own.
+    let format = "--format=%h%x1f%at%x1f%s%x1f%b%x1e";
+    let log = |which: &str| workspace::git(root, &["log", "--no-merges", format, which]);
     let own = BASES
         .iter()
         .find_map(|base| log(&format!("{base}..HEAD")).ok());
@@ -25,15 +32,42 @@ pub(crate) fn check(root: &Path) -> anyhow::Result<Findings> {
         None => log(&format!("-{NEWEST}"))?,
     };
     let mut findings = Findings::default();
-    for line in log.lines() {
-        let (commit, subject) = line.split_once(' ').unwrap_or((line, ""));
+    for entry in log.split('\x1e').map(str::trim_start) {
+        let mut fields = entry.splitn(4, '\x1f');
+        let mut field = || fields.next().unwrap_or_default();
+        let (commit, written, subject, body) = (field(), field(), field(), field());
+        if commit.is_empty() {
+            continue;
+        }
         if let Some(problem) = problem(subject) {
             findings
                 .errors
                 .push(format!("commit {commit}: {problem}: \"{subject}\""));
         }
+        if written.parse().is_ok_and(|at: i64| at < EXPLAINED_SINCE) {
+            continue;
+        }
+        if !explains(body) {
+            findings.errors.push(format!(
+                "commit {commit}: it has no body: explain why, and what was tried: \"{subject}\""
+            ));
+        }
+        words::check_subject(commit, subject, &mut findings);
     }
     Ok(findings)
+}
+
+/// Whether a body has a line that is no trailer.
+fn explains(body: &str) -> bool {
+    let mut lines = body.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.any(|line| !is_trailer(line))
+}
+
+/// Whether a line is of the form `Signed-off-by: a user`: it records something of the commit, and explains nothing.
+fn is_trailer(line: &str) -> bool {
+    line.split_once(": ").is_some_and(|(key, _)| {
+        key.contains('-') && key.chars().all(|c| c.is_ascii_alphabetic() || c == '-')
+    })
 }
 
 /// What is wrong with a subject; `None` = nothing.
@@ -90,12 +124,18 @@ mod tests {
         assert!(problem(&long).unwrap().contains("77 characters"));
     }
 
-    /// A repository with these commits, of which the first `shared` are on `origin/main` too.
-    fn repository(subjects: &[&str], shared: usize) -> tempfile::TempDir {
+    /// A moment at which a body is needed.
+    const LATER: i64 = EXPLAINED_SINCE;
+    /// A moment at which it was not.
+    const EARLIER: i64 = EXPLAINED_SINCE - 1;
+
+    /// A repository with these commits, each with its moment and its message, of which the first `shared` are on
+    /// `origin/main` too.
+    fn repository(commits: &[(i64, &str)], shared: usize) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         let git = |arguments: &[&str]| workspace::git(directory.path(), arguments).unwrap();
         git(&["init", "--quiet", "--initial-branch", "main"]);
-        for (number, subject) in (1..).zip(subjects) {
+        for (number, (at, message)) in (1..).zip(commits) {
             git(&[
                 "-c",
                 "user.name=a",
@@ -107,8 +147,10 @@ mod tests {
                 "--quiet",
                 "--allow-empty",
                 "--no-verify",
+                "--date",
+                &format!("{at} +0000"),
                 "-m",
-                subject,
+                message,
             ]);
             if number == shared {
                 git(&["update-ref", "refs/remotes/origin/main", "HEAD"]);
@@ -119,7 +161,8 @@ mod tests {
 
     #[test]
     fn only_commits_that_are_on_no_other_branch_are_checked() {
-        let directory = repository(&["no area", "cli: good", "also none"], 2);
+        let commits = ["no area", "cli: good", "also none"].map(|subject| (EARLIER, subject));
+        let directory = repository(&commits, 2);
         let findings = check(directory.path()).unwrap();
         assert_eq!(findings.errors.len(), 1, "{findings:?}");
         assert!(findings.errors[0].contains("\"also none\""), "{findings:?}");
@@ -127,9 +170,44 @@ mod tests {
 
     #[test]
     fn without_a_branch_to_compare_with_the_newest_are_checked() {
-        let directory = repository(&["no area", "cli: good"], 0);
+        let directory = repository(&[(EARLIER, "no area"), (EARLIER, "cli: good")], 0);
         let findings = check(directory.path()).unwrap();
         assert!(findings.errors[0].contains("\"no area\""), "{findings:?}");
+    }
+
+    #[test]
+    fn a_commit_explains_why_in_its_body_since_the_rule_exists() {
+        let commits = [
+            (EARLIER, "cli: before the rule"),
+            (
+                LATER,
+                "cli: explained\n\nThe old way\nfailed.\n\nSigned-off-by: a",
+            ),
+            (
+                LATER,
+                "cli: signed only\n\nSigned-off-by: a <a@example.org>",
+            ),
+            (LATER, "cli: no body"),
+        ];
+        let findings = check(repository(&commits, 0).path()).unwrap();
+        assert_eq!(findings.errors.len(), 2, "{findings:?}");
+        assert!(findings.errors[0].contains("no body: explain why"));
+        assert!(findings.errors[0].contains("\"cli: no body\""));
+        assert!(findings.errors[1].contains("\"cli: signed only\""));
+    }
+
+    /// A word that comments and messages must not have.
+    const SPEECH: &str = "says";
+
+    #[test]
+    fn a_subject_has_the_words_of_the_field() {
+        let earlier = format!("cli: print what it {SPEECH}");
+        let later = format!("cli: print {SPEECH}, and no `{SPEECH}`\n\nWhy.");
+        let commits = [(EARLIER, earlier.as_str()), (LATER, later.as_str())];
+        let findings = check(repository(&commits, 0).path()).unwrap();
+        assert_eq!(findings.errors.len(), 1, "{findings:?}");
+        let refused = format!("its subject uses \"{SPEECH}\": write");
+        assert!(findings.errors[0].contains(&refused), "{findings:?}");
     }
 
     #[test]

@@ -108,6 +108,14 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
     }
 }
 
+/// Checks the words of a commit's subject, with what is quoted as code left out. `commit` is its short hash.
+pub(crate) fn check_subject(commit: &str, subject: &str, findings: &mut Findings) {
+    let text = without(subject, '`', '`');
+    let refused = refused(&text, &[WORDS, SPEECH]);
+    let refused = refused.map(|problem| format!("commit {commit}: its subject {problem}"));
+    findings.errors.extend(refused);
+}
+
 /// A line of a manifest when it describes a package, else the comment in it.
 fn comment_or_description(line: &str) -> String {
     if line.trim_start().starts_with("description") {
