@@ -263,9 +263,10 @@ impl KubeApi {
         namespace: &str,
         object: &Value,
     ) -> Result<Value, ApiError> {
+        // No copy is made before its turn.
+        let _turn = self.turn().await?;
         let object: DynamicObject = serde_json::from_value(object.clone())
             .map_err(|error| ApiError::Refused(format!("an object cannot be written: {error}")))?;
-        let _turn = self.turn().await?;
         let (api, params) = (self.of(kind, namespace), PostParams::default());
         to_value(&answered(kind, api.create(&params, &object)).await?)
     }

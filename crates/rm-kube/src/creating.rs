@@ -1,12 +1,13 @@
 //! Creates the objects of one allocation: its Secret, its Jobs, and its Service.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::AllocationId;
-use det_pods::{Objects, RECORD_ANNOTATION, Seal, owner_patch};
+use det_pods::{ClusterFacts, Member, Objects, RECORD_ANNOTATION, Seal, owner_patch};
 use det_taskspec::ContainerExit;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{ApiError, Kind, KubeApi};
@@ -20,6 +21,44 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// Pauses from this one on are noted in the manager's health.
 const LONG_PAUSE: Duration = Duration::from_secs(3);
 
+/// Allocations whose objects are in memory at a time, in one cluster: twice as many as requests that may be made.
+const AT_ONCE: usize = 64;
+
+/// The turns in which allocations of one cluster have their objects made. Thousands may be started at once, and the objects
+/// of each are large: they are made when a turn has come, and let go with it.
+#[derive(Debug, Clone)]
+pub(crate) struct Turns(Arc<Semaphore>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(AT_ONCE)))
+    }
+}
+
+impl Turns {
+    /// A turn that is free now.
+    pub(crate) fn free(&self) -> Option<Turn> {
+        let permit = Arc::clone(&self.0).try_acquire_owned().ok()?;
+        Some(Turn { _permit: permit })
+    }
+
+    /// Waits for a turn; `None` = it was cancelled first.
+    async fn next(&self, cancelled: &CancellationToken) -> Option<Turn> {
+        let permit = cancelled
+            .run_until_cancelled(Arc::clone(&self.0).acquire_owned())
+            .await?;
+        Some(Turn {
+            _permit: permit.ok()?,
+        })
+    }
+}
+
+/// A turn to have an allocation's objects in memory.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _permit: OwnedSemaphorePermit,
+}
+
 /// The creation of one allocation's objects, as a task of its own.
 pub(crate) struct Creation {
     pub(crate) api: KubeApi,
@@ -27,9 +66,13 @@ pub(crate) struct Creation {
     pub(crate) namespace: String,
     /// Whether the manager makes the namespace, which may not exist yet.
     pub(crate) is_made: bool,
-    pub(crate) objects: Objects,
-    /// What records of Jobs are sealed with.
-    pub(crate) seal: Seal,
+    /// What the objects are made from.
+    pub(crate) facts: Arc<ClusterFacts>,
+    /// The containers, in the order of their ranks.
+    pub(crate) members: Vec<Member>,
+    /// The first turn, with the objects, where one was free.
+    pub(crate) at_hand: Option<(Turn, Objects)>,
+    pub(crate) turns: Turns,
     /// The `PriorityClasses` of the cluster.
     pub(crate) classes: Classes,
     /// Ends it. A request that has been sent is waited for, since it may be carried out later than any that comes after.
@@ -49,8 +92,18 @@ impl Creation {
             if self.sender.is_closed() {
                 return;
             }
+            let (turn, objects) = match self.at_hand.take() {
+                Some((turn, objects)) => (turn, Some(objects)),
+                None => match self.turns.next(&self.cancelled).await {
+                    Some(turn) => (turn, None),
+                    None => continue,
+                },
+            };
             has_begun = true;
-            match self.attempt(&mut made).await {
+            // The state of requests is large, and thousands may wait for their turn.
+            let outcome = Box::pin(self.attempt(objects, &mut made)).await;
+            drop(turn);
+            match outcome {
                 Ok(jobs) => {
                     let created = Message::Created(self.allocation.clone(), jobs);
                     return self.send(created).await;
@@ -77,9 +130,15 @@ impl Creation {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         if has_begun {
-            self.undo().await;
+            Box::pin(self.undo()).await;
         }
         self.send(Message::Undone(self.allocation.clone())).await;
+    }
+
+    /// All objects, as they were made before: they follow from what is kept of the containers.
+    fn objects(&self) -> Result<Objects, ApiError> {
+        let objects = det_pods::objects(&self.facts, &self.namespace, &self.members);
+        objects.map_err(|error| ApiError::Refused(error.to_string()))
     }
 
     async fn send(&self, message: Message) {
@@ -87,31 +146,39 @@ impl Creation {
         drop(self.sender.send(message).await);
     }
 
-    async fn attempt(&mut self, made: &mut Jobs) -> Result<Vec<Value>, ApiError> {
+    /// `objects` = those that are made already.
+    async fn attempt(
+        &self,
+        objects: Option<Objects>,
+        made: &mut Jobs,
+    ) -> Result<Vec<Value>, ApiError> {
+        let mut objects = objects.map_or_else(|| self.objects(), Ok)?;
         // Jobs that exist have the class that they were made with.
-        if made.0.is_empty()
-            && let Some(class) = &self.objects.priority
-            && let Some(name) = self.classes.usable(&self.api, class).await?
+        if made.jobs.is_empty()
+            && let Some(class) = &objects.priority
         {
-            self.objects.set_priority_class(&name);
+            made.class = self.classes.usable(&self.api, class).await?;
         }
-        let secret = &self.objects.secret;
+        if let Some(name) = &made.class {
+            objects.set_priority_class(name);
+        }
+        let secret = &objects.secret;
         // Pods of a Job that exists have the Secret, or have had it.
-        if made.0.is_empty()
+        if made.jobs.is_empty()
             && let CreatedObject::Found(_) = self.create(Kind::Secret, secret).await?
         {
             // Of an earlier attempt, whose tokens may be older: nothing of it is kept.
             let renewed = json!({"data": null, "stringData": secret["stringData"]});
             self.patch(Kind::Secret, secret, &renewed).await?;
         }
-        for job in self.objects.jobs.iter().skip(made.0.len()) {
-            made.0.push(match self.create(Kind::Job, job).await? {
+        for job in objects.jobs.iter().skip(made.jobs.len()) {
+            made.jobs.push(match self.create(Kind::Job, job).await? {
                 CreatedObject::New(job) => job,
-                CreatedObject::Found(found) => same_record(&self.seal, job, found)?,
+                CreatedObject::Found(found) => same_record(&self.facts.seal, job, found)?,
             });
         }
-        let owners = owners(&made.0);
-        for (kind, object) in self.dependents() {
+        let owners = owners(&made.jobs);
+        for (kind, object) in dependents(&objects) {
             let mut object = object.clone();
             if let Some(metadata) = object.get_mut("metadata") {
                 metadata["ownerReferences"] = owners["metadata"]["ownerReferences"].clone();
@@ -124,15 +191,7 @@ impl Creation {
             }
         }
         self.patch(Kind::Secret, secret, &owners).await?;
-        Ok(made.0.clone())
-    }
-
-    /// What is made after the Jobs, which own it.
-    fn dependents(&self) -> impl Iterator<Item = (Kind, &Value)> {
-        let group = self.objects.group.iter();
-        let group = group.map(|(api, group)| (Kind::PodGroup(*api), group));
-        let service = self.objects.service.iter();
-        group.chain(service.map(|service| (Kind::Service, service)))
+        Ok(std::mem::take(&mut made.jobs))
     }
 
     async fn create(&self, kind: Kind, object: &Value) -> Result<CreatedObject, ApiError> {
@@ -196,11 +255,16 @@ impl Creation {
     /// Deletes what exists of the objects, however long that takes. The Jobs go last: a master that is restarted meanwhile
     /// finds them again, and goes on.
     async fn undo(&self) {
-        let jobs = self.objects.jobs.iter().map(|job| (Kind::Job, job));
-        let secret = [(Kind::Secret, &self.objects.secret)];
-        for (kind, object) in secret.into_iter().chain(self.dependents()).chain(jobs) {
+        // Those that could not be made have not been created either.
+        let Ok(objects) = self.objects() else { return };
+        let jobs = objects.jobs.iter().map(|job| (Kind::Job, job));
+        let secret = [(Kind::Secret, &objects.secret)];
+        let all = secret.into_iter().chain(dependents(&objects)).chain(jobs);
+        let all: Vec<(Kind, Value)> = all.map(|(kind, it)| (kind, identity(it))).collect();
+        drop(objects);
+        for (kind, object) in &all {
             let mut pause = FIRST_PAUSE;
-            while let Err(error) = self.delete(kind, object).await {
+            while let Err(error) = self.delete(*kind, object).await {
                 let reason = format!("{} cannot be deleted: {error}", kind.word());
                 let delay = if pause >= LONG_PAUSE {
                     Delay::Long
@@ -233,7 +297,25 @@ impl Creation {
 
 /// The Jobs that exist by now. One that has been made is not made again: it may have been deleted since.
 #[derive(Default)]
-struct Jobs(Vec<Value>);
+struct Jobs {
+    jobs: Vec<Value>,
+    /// The `PriorityClass` that they are made with, if any.
+    class: Option<String>,
+}
+
+/// What is made after the Jobs, which own it.
+fn dependents(objects: &Objects) -> impl Iterator<Item = (Kind, &Value)> {
+    let group = objects.group.iter();
+    let group = group.map(|(api, group)| (Kind::PodGroup(*api), group));
+    let service = objects.service.iter();
+    group.chain(service.map(|service| (Kind::Service, service)))
+}
+
+/// The part of an object by which it is found again.
+fn identity(object: &Value) -> Value {
+    let of = |key: &str| object["metadata"][key].clone();
+    json!({"metadata": {"name": of("name"), "labels": of("labels")}})
+}
 
 /// An object that exists now.
 enum CreatedObject {

@@ -1,6 +1,7 @@
 //! Starts and ends the containers of allocations.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::ObservedState;
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::books::{End, ObjectKey, Starting, Takes};
 use crate::classes::Classes;
-use crate::creating::{self, Creation};
+use crate::creating::{self, Creation, Turns};
 use crate::fitting::key_of;
 use crate::gangs::{Complete, Gangs};
 use crate::observing::Observer;
@@ -31,21 +32,23 @@ struct Creating {
 
 /// The allocations that are being started.
 pub(crate) struct Starts {
-    facts: ClusterFacts,
+    facts: Arc<ClusterFacts>,
     /// Namespace of pools that have none.
     namespace: String,
     gangs: Gangs,
     classes: Classes,
+    turns: Turns,
     creating: BTreeMap<AllocationId, Creating>,
 }
 
 impl Starts {
     pub(crate) fn new(facts: ClusterFacts, namespace: String) -> Self {
         Self {
-            facts,
+            facts: Arc::new(facts),
             namespace,
             gangs: Gangs::default(),
             classes: Classes::default(),
+            turns: Turns::default(),
             creating: BTreeMap::new(),
         }
     }
@@ -117,8 +120,10 @@ impl Starts {
             allocation: allocation.clone(),
             namespace,
             is_made,
-            objects,
-            seal: self.facts.seal.clone(),
+            facts: Arc::clone(&self.facts),
+            members,
+            at_hand: self.turns.free().map(|turn| (turn, objects)),
+            turns: self.turns.clone(),
             classes: self.classes.clone(),
             cancelled: cancel.clone(),
             sender: observer.requests.sender.clone(),
