@@ -48,5 +48,5 @@ pub use pod::{
 };
 pub use priority::PriorityClass;
 pub use quantity::{holds, quantity};
-pub use record::{JobRecord, PodMember, RECORD_ANNOTATION, RecordedMember, member_of, recorded};
+pub use record::{JobRecord, RECORD_ANNOTATION, RecordedMember, recorded};
 pub use seal::{SEAL_ANNOTATION, Seal};

@@ -312,7 +312,6 @@ impl Allocation<'_> {
             has_login: secret.contains_key(login::KEY),
         };
         let PodSpec { spec, kept } = source.pod_spec(user);
-        pod_annotations.extend(annotations.clone());
         let ports: BTreeSet<u16> = first.start.spec.ports.iter().copied().collect();
         let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
         pod_annotations.insert(PORTS_ANNOTATION.to_owned(), ports.join(",").into());

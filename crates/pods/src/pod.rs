@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::json;
-use crate::record::{PORTS_ANNOTATION, PodMember, member_of};
+use crate::record::PORTS_ANNOTATION;
 use crate::user_spec::TASK_CONTAINER;
 
 /// The part of a pod, as the Kubernetes API returns it, that decisions depend on.
@@ -15,8 +15,6 @@ pub struct PodFacts {
     pub name: String,
     /// Identity of the pod (`metadata.uid`): a later pod of the same name has another one.
     pub uid: String,
-    /// The container that it is; `None` = it is none of ours.
-    pub member: Option<PodMember>,
     /// Phase of the pod (`status.phase`).
     pub phase: PodPhase,
     /// Why it is in this phase, a word of Kubernetes: `Evicted`, `NodeLost`.
@@ -302,7 +300,6 @@ pub fn pod_facts(pod: &Value) -> PodFacts {
         namespace: text(&["metadata", "namespace"]),
         name: text(&["metadata", "name"]),
         uid: text(&["metadata", "uid"]),
-        member: member_of(pod),
         phase: match json::text(pod, &["status", "phase"]) {
             Some("Running") => PodPhase::Running,
             Some("Succeeded") => PodPhase::Succeeded,

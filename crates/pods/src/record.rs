@@ -1,21 +1,18 @@
-//! What a Job and its pods record of the containers that they were made for.
+//! What a Job records of the containers that it was made for.
 
 use std::collections::BTreeMap;
 
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::facts::Member;
-use crate::json;
 
-/// Annotation of Jobs and pods with the containers that the Job was made for, in the order of their completion indices.
+/// Annotation of Jobs with the containers that they were made for, in the order of their completion indices. Pods have none:
+/// they are found by their Job, and in a gang of thousands each would carry a line for each. Pods of earlier versions have it.
 pub const RECORD_ANNOTATION: &str = "determined.ai/containers";
 /// Annotation of pods with the ports of the task, separated by commas. Pods in the network of their host do not declare
 /// them, because a node would then take only one pod with each.
 pub(crate) const PORTS_ANNOTATION: &str = "determined.ai/ports";
-/// Label and annotation that Kubernetes gives to pods of Indexed Jobs.
-const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 /// What a Job records of the containers it was made for, read back after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,19 +37,6 @@ pub struct RecordedMember {
     pub rank: u32,
     /// Slots that it holds.
     pub slots: u32,
-}
-
-/// The container that a pod is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodMember {
-    /// Id of the allocation that the container belongs to.
-    pub allocation_id: AllocationId,
-    /// The container.
-    pub container_id: ContainerId,
-    /// Name of the node that it was placed on.
-    pub node: String,
-    /// Its rank in the allocation.
-    pub rank: u32,
 }
 
 /// The record as it is written.
@@ -82,29 +66,11 @@ pub(crate) fn record(members: &[&Member]) -> String {
     serde_json::to_string(&written).unwrap_or_default()
 }
 
-/// What the annotations of a Job, or of one of its pods, record; `None` = nothing that can be read.
+/// What the annotations of a Job record; `None` = nothing that can be read.
 pub fn recorded(annotations: &BTreeMap<String, String>) -> Option<JobRecord> {
     let written: WrittenRecord = serde_json::from_str(annotations.get(RECORD_ANNOTATION)?).ok()?;
     Some(JobRecord {
         allocation_id: written.allocation,
         members: written.containers,
-    })
-}
-
-/// The container that a pod is, by its completion index and the record of its Job; `None` = it is none of ours.
-pub fn member_of(pod: &Value) -> Option<PodMember> {
-    let annotations = json::texts(pod, &["metadata", "annotations"]);
-    let labels = json::texts(pod, &["metadata", "labels"]);
-    let recorded = recorded(&annotations)?;
-    let index = [&annotations, &labels]
-        .into_iter()
-        .find_map(|texts| texts.get(COMPLETION_INDEX));
-    let index: usize = index.map_or(Ok(0), |index| index.parse()).ok()?;
-    let member = recorded.members.into_iter().nth(index)?;
-    Some(PodMember {
-        allocation_id: recorded.allocation_id,
-        container_id: member.container_id,
-        node: member.node,
-        rank: member.rank,
     })
 }

@@ -712,3 +712,17 @@ fn gpus_are_given_for_slots_alone() {
     let master = variable(task_container(job), "DET_MASTER");
     assert_ne!(master, Some(&json!("http://elsewhere")));
 }
+
+#[test]
+fn each_pod_of_a_gang_is_as_small_as_one_of_two() {
+    let of = |pods: usize| {
+        let objects = objects_of(&gang(&vec![8; pods]));
+        let template = &objects.jobs[0]["spec"]["template"]["metadata"];
+        assert_eq!(
+            template["annotations"]["determined.ai/containers"],
+            json!(null)
+        );
+        template.to_string().len()
+    };
+    assert_eq!(of(2), of(2_000));
+}

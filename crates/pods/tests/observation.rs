@@ -1,19 +1,11 @@
 //! What the status of a pod means for its container.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test that cannot go on fails"
-)]
-
-#[expect(dead_code, reason = "other tests use the rest")]
-mod support;
+#![expect(clippy::panic, reason = "a test that cannot go on fails")]
 
 use det_lifecycle::container::ObservedState;
-use det_pods::{ImageErrorKind, PodPhase, member_of, observed, observed_gone, pod_facts};
+use det_pods::{ImageErrorKind, PodPhase, observed, observed_gone, pod_facts};
 use det_taskspec::{ContainerExit, ExitCause};
 use serde_json::{Value, json};
-use support::{gang, objects_of};
 
 /// A pod with this status, on a node.
 fn pod(status: &Value) -> Value {
@@ -551,19 +543,4 @@ fn what_the_scheduler_reports() {
     assert_eq!(scheduled.reason.as_deref(), Some("Unschedulable"));
     assert_eq!(pod.gates, ["determined.ai/placement"]);
     assert_eq!((pod.disruption, pod.phase), (None, PodPhase::Pending));
-}
-
-#[test]
-fn a_pod_is_the_container_of_its_completion_index() {
-    let objects = objects_of(&gang(&[8, 2, 8]));
-    let mut pod = json!({"metadata": objects.jobs[0]["spec"]["template"]["metadata"]});
-    for (index, rank) in [("0", 0), ("1", 2)] {
-        pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = index.into();
-        let member = member_of(&pod).unwrap();
-        assert_eq!((member.rank, member.node), (rank, format!("n{rank}")));
-        assert_eq!(member.container_id, format!("c{rank}").into());
-    }
-    pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"] = "2".into();
-    assert_eq!(member_of(&pod), None);
-    assert_eq!(member_of(&json!({})), None);
 }

@@ -513,13 +513,19 @@ impl Schedule {
     /// No container has had two Jobs with pods that ran, or two such pods.
     fn nothing_ran_twice(&self) -> Result<(), String> {
         let objects = self.scene.api.objects();
+        let made = objects.past("batch/v1/jobs", |job| {
+            let is_ours = job["metadata"]["annotations"]["determined.ai/containers"].is_string();
+            let uid = job["metadata"]["uid"].as_str().filter(|_| is_ours)?;
+            Some((uid.to_owned(), containers_of(job)))
+        });
+        let made: BTreeMap<String, Vec<ContainerId>> = made.into_iter().collect();
         let ran = objects.past("v1/pods", |pod| {
             let runs = pod["status"]["phase"] == "Running";
-            let record = pod["metadata"]["annotations"]["determined.ai/containers"].as_str();
-            let record: Value = serde_json::from_str(record.filter(|_| runs)?).ok()?;
+            let job = pod["metadata"]["ownerReferences"][0]["uid"].as_str();
             let index = &pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"];
             let index: usize = index.as_str().unwrap_or("0").parse().ok()?;
-            let id = record["containers"][index]["id"].as_str()?.to_owned();
+            let containers = made.get(job.filter(|_| runs)?)?;
+            let id = containers.get(index)?.to_string();
             Some((id, pod["metadata"]["uid"].as_str()?.to_owned()))
         });
         let mut pods: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -545,7 +551,7 @@ fn end(scene: &Scene, id: &ContainerId, code: i32) {
 /// What a kubelet does with a pod next: it runs it, ends it with this code, or ends its deletion.
 fn serve_pod(scene: &Scene, pod: &Value, code: Option<i32>) {
     let (namespace, name) = named(pod);
-    let is_ours = pod["metadata"]["annotations"]["determined.ai/containers"].is_string();
+    let is_ours = pod["metadata"]["labels"]["determined.ai/cluster_id"].is_string();
     // What was done to another pod meanwhile may have removed this one.
     let Some(pod) = scene.api.get("v1/pods", &namespace, &name) else {
         return;

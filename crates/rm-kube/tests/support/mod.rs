@@ -290,11 +290,13 @@ fn pod_of(objects: Objects<'_>, container: &ContainerId) -> Option<Pod> {
         let job = jobs
             .iter()
             .find(|job| job["metadata"]["name"] == labels["batch.kubernetes.io/job-name"]);
-        let record = pod["metadata"]["annotations"]["determined.ai/containers"].as_str();
-        let containers = match (job, record) {
-            (Some(job), _) => containers_of(job),
-            (None, Some(_)) => containers_of(&pod),
-            (None, None) => continue,
+        let containers = match job {
+            Some(job) => containers_of(job),
+            // That of a Job which was deleted.
+            None => match record_of(objects, &pod) {
+                Some(containers) => containers,
+                None => continue,
+            },
         };
         let index = labels["batch.kubernetes.io/job-completion-index"].as_str();
         let index: usize = index.unwrap_or("0").parse().unwrap();
@@ -308,6 +310,19 @@ fn pod_of(objects: Objects<'_>, container: &ContainerId) -> Option<Pod> {
         }
     }
     None
+}
+
+/// The containers of the Job that made a pod, which may be gone by now.
+fn record_of(objects: Objects<'_>, pod: &Value) -> Option<Vec<ContainerId>> {
+    let owners = pod["metadata"]["ownerReferences"].as_array().into_iter();
+    let mut uids = owners.flatten().map(|owner| &owner["uid"]);
+    let uid = uids.next()?;
+    let made = objects.past("batch/v1/jobs", |job| {
+        let is_it = job["metadata"]["uid"] == *uid;
+        let record = job["metadata"]["annotations"]["determined.ai/containers"].is_string();
+        (is_it && record).then(|| containers_of(job))
+    });
+    made.into_iter().next()
 }
 
 fn settings(kubeconfig: std::path::PathBuf) -> Settings {
