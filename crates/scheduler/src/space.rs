@@ -108,6 +108,8 @@ pub(crate) struct Space {
     in_service: Vec<bool>,
     /// Places in service by capacity; those without any are left out.
     sizes: BTreeMap<u32, u32>,
+    /// What is known of dividing requests over parts of these.
+    parts: partial::KnownParts,
     /// Open places by free units, then score.
     buckets: BTreeMap<(u32, Score), BTreeSet<PlaceRank>>,
     /// Open places without work, by free units; places without free units are left out.
@@ -127,6 +129,7 @@ impl Space {
             in_service: cells.iter().map(|cell| cell.open).collect(),
             cells,
             sizes,
+            parts: partial::KnownParts::default(),
             buckets: BTreeMap::new(),
             idle: BTreeMap::new(),
         };

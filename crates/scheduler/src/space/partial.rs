@@ -2,10 +2,43 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::gang::{Group, even_parts, places_in_part};
 
 use super::{Parts, PlaceRank, Score, Shape, Space, rotated, sort_by_preference};
+
+/// Answers of [`PartialFit::places`] that are kept at most.
+const MOST_ANSWERS: usize = 4_096;
+
+/// Over how many places sizes are divided, as far as it was asked for. Sums over thousands of places of different sizes take
+/// long, and each pass asks for every request, though what they ask differs in few sizes: places in service stay the same
+/// while a [`Space`] lasts.
+#[derive(Debug, Clone, Default)]
+pub(super) struct KnownParts(Arc<Mutex<BTreeMap<Question, Option<u32>>>>);
+
+/// What the answer depends on.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Question {
+    units: u32,
+    /// How many places of which size the shape may not use, of those in service.
+    excluded: BTreeMap<u32, u32>,
+}
+
+impl KnownParts {
+    fn of(&self, question: Question, answer: impl FnOnce(&Question) -> Option<u32>) -> Option<u32> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(answer) = known.get(&question) {
+            return *answer;
+        }
+        let answer = answer(&question);
+        if known.len() >= MOST_ANSWERS {
+            known.clear();
+        }
+        known.insert(question, answer);
+        answer
+    }
+}
 
 /// A shape that may take parts of places.
 pub(crate) struct PartialFit<'a> {
@@ -19,15 +52,25 @@ impl PartialFit<'_> {
         if !self.space.heterogeneous || !self.shape.spans() {
             return None;
         }
-        let mut sizes = self.space.sizes.clone();
-        for place in self.shape.excluded.iter().map(|place| *place as usize) {
-            if let Some(count) = sizes.get_mut(&self.space.cells[place].capacity) {
-                *count = count.saturating_sub(u32::from(self.space.in_service[place]));
-            }
+        let places = self.shape.excluded.iter().map(|place| *place as usize);
+        let mut excluded: BTreeMap<u32, u32> = BTreeMap::new();
+        for place in places.filter(|place| self.space.in_service[*place]) {
+            let capacity = self.space.cells[place].capacity;
+            *excluded.entry(capacity).or_default() += 1;
         }
-        sizes.retain(|_, count| *count > 0);
-        let groups: Vec<Group> = sizes.into_iter().rev().collect();
-        places_in_part(&groups, self.shape.units, true)
+        let question = Question {
+            units: self.shape.units,
+            excluded,
+        };
+        let sizes = &self.space.sizes;
+        self.space.parts.of(question, |question| {
+            let groups = sizes.iter().rev().map(|(size, count)| {
+                let excluded = question.excluded.get(size).copied().unwrap_or(0);
+                (*size, count.saturating_sub(excluded))
+            });
+            let groups: Vec<Group> = groups.filter(|(_, count)| *count > 0).collect();
+            places_in_part(&groups, question.units, true)
+        })
     }
 
     /// How many of the open places that the shape may use have so many free units.
@@ -83,5 +126,82 @@ impl PartialFit<'_> {
             .flat_map(|(_, places)| rotated(places, spread, self.space.cells.len()))
             .filter(|place| self.shape.allows(*place))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Fitting;
+    use crate::space::Cell;
+
+    fn place(capacity: u32) -> Cell {
+        Cell {
+            open: true,
+            capacity,
+            busy: 0,
+            used: 0,
+            total: capacity,
+            fixed_score: None,
+        }
+    }
+
+    fn shape(units: u32, excluded: &[PlaceRank]) -> Shape {
+        Shape {
+            units,
+            single_place: false,
+            excluded: excluded.to_vec(),
+        }
+    }
+
+    #[test]
+    fn what_differs_in_no_size_is_summed_up_once() {
+        // 3,000 places of different even sizes: no odd number is a sum of them.
+        let cells = (0..3_000).map(|number| place(2 * number + 2)).collect();
+        let mut space = Space::new(Fitting::Best, true, cells);
+        for pass in 0..100 {
+            for units in [6_001, 6_003, 7_001] {
+                let shape = shape(units, &[]);
+                let partial = PartialFit {
+                    space: &space,
+                    shape: &shape,
+                };
+                assert_eq!(partial.places(), Some(2));
+            }
+            // What runs there does not matter.
+            space.take(pass, 1);
+        }
+        let known = |space: &Space| {
+            space
+                .parts
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .len()
+        };
+        assert_eq!(known(&space), 3);
+        let without = shape(6_001, &[2_999, 2_998]);
+        let partial = PartialFit {
+            space: &space,
+            shape: &without,
+        };
+        assert_eq!(partial.places(), Some(2));
+        assert_eq!(known(&space), 4);
+    }
+
+    #[test]
+    fn the_answers_that_are_kept_are_bounded() {
+        let space = Space::new(Fitting::Best, true, vec![place(4), place(6), place(8)]);
+        for units in 0..10_000 {
+            let shape = shape(units, &[]);
+            let partial = PartialFit {
+                space: &space,
+                shape: &shape,
+            };
+            let expected = matches!(units, 9 | 11 | 13 | 15 | 16 | 17);
+            assert_eq!(partial.places().is_some(), expected, "{units}");
+            let known = space.parts.0.lock().unwrap_or_else(PoisonError::into_inner);
+            assert!(known.len() <= MOST_ANSWERS);
+        }
     }
 }
