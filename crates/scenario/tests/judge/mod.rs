@@ -25,6 +25,7 @@ use fit::used_slots;
 
 /// Panics unless `plan` is sound for `before` and all its reasons are true.
 pub fn check(before: &State, plan: &Plan) {
+    let (before, plan) = &without_pauses(before, plan);
     placements(before, plan);
     preemptions(before, plan);
     hand_overs(before, plan);
@@ -55,6 +56,27 @@ pub fn check(before: &State, plan: &Plan) {
             "{sentence}"
         );
     }
+}
+
+/// The same without requests that may not start yet: they claim nothing, so that all rules hold as if they were not there.
+/// Panics unless each of them waits for its time.
+fn without_pauses(before: &State, plan: &Plan) -> (State, Plan) {
+    let (mut state, mut rest) = (before.clone(), plan.clone());
+    let is_paused = |request: &Request| request.not_before.is_some_and(|at| at > before.now);
+    for request in before.queue.requests.iter().filter(|it| is_paused(it)) {
+        let id = &request.allocation_id;
+        let mut waiting = plan.waiting.iter().filter(|(waits, _)| waits == id);
+        let reason = waiting.next().map(|(_, reason)| reason);
+        let is_so = |reason| reasons::is_true(before, before, plan, request, reason);
+        assert!(
+            matches!(reason, Some(WaitReason::PausedAfterFailures { .. }))
+                && reason.is_some_and(is_so),
+            "{id} is paused, and {reason:?}"
+        );
+        rest.waiting.retain(|(waits, _)| waits != id);
+    }
+    state.queue.requests.retain(|request| !is_paused(request));
+    (state, rest)
 }
 
 /// Deciding again on a state that a plan was just applied to must change nothing.

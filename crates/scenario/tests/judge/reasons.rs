@@ -149,7 +149,9 @@ pub fn is_true(
                 && !fits_without_worse(before, plan, request)
         }
         WaitReason::AuxFull { .. } => !fits_without_worse(before, plan, request),
-        WaitReason::PausedAfterFailures { until } => request.not_before == Some(*until),
+        WaitReason::PausedAfterFailures { until } => {
+            request.not_before == Some(*until) && *until > before.now
+        }
     }
 }
 
