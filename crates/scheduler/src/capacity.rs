@@ -234,10 +234,17 @@ fn unavailable(
         let places = places.iter().filter(|place| place.state == state);
         u32::try_from(places.count()).unwrap_or(u32::MAX)
     };
-    let enabled = places.iter().filter(|p| p.state == PlaceState::Enabled);
-    let out_of_service = enabled
+    let enabled = || places.iter().filter(|p| p.state == PlaceState::Enabled);
+    let out_of_service = enabled()
         .flat_map(|place| &place.slots)
         .filter(|slot| matches!(slot.state, SlotState::Draining(_) | SlotState::Disabled(_)));
+    let foreign = enabled().map(|place| {
+        let slots = place.slots.iter();
+        slots
+            .filter(|slot| slot.state == SlotState::Foreign)
+            .count()
+    });
+    let foreign: Vec<usize> = foreign.filter(|slots| *slots > 0).collect();
     WaitReason::PlacesUnavailable {
         needed: ask.slots,
         usable: Capacity::new(settings, places, ask, CountedPlaces::Usable).total(),
@@ -245,6 +252,8 @@ fn unavailable(
         disabled: in_state(PlaceState::Disabled),
         disconnected: in_state(PlaceState::Disconnected),
         slots_out_of_service: u32::try_from(out_of_service.count()).unwrap_or(u32::MAX),
+        foreign_slots: u32::try_from(foreign.iter().sum::<usize>()).unwrap_or(u32::MAX),
+        places_with_foreign: u32::try_from(foreign.len()).unwrap_or(u32::MAX),
     }
 }
 

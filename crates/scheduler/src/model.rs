@@ -160,6 +160,8 @@ pub enum SlotState {
     Draining(Option<AllocationId>),
     /// Out of service; this allocation, which is being killed, may still hold it.
     Disabled(Option<AllocationId>),
+    /// Not offered to new work while others hold it, such as pods that the master did not make.
+    Foreign,
 }
 
 /// An allocation that holds slots, or an auxiliary unit (one for a zero-slot container), of the pool.

@@ -80,7 +80,7 @@ impl Service {
     fn of(state: &SlotState) -> Self {
         match state {
             SlotState::Free | SlotState::Held(_) => Self::Offered,
-            SlotState::Draining(_) => Self::Draining,
+            SlotState::Draining(_) | SlotState::Foreign => Self::Draining,
             SlotState::Disabled(_) => Self::Disabled,
         }
     }
@@ -553,7 +553,7 @@ impl PlaceView {
             .iter()
             .map(|slot| {
                 let busy = match &slot.state {
-                    SlotState::Free => false,
+                    SlotState::Free | SlotState::Foreign => false,
                     SlotState::Held(_) => true,
                     SlotState::Draining(holder) | SlotState::Disabled(holder) => holder.is_some(),
                 };

@@ -94,6 +94,12 @@ pub enum WaitReason {
         disconnected: u32,
         /// Slots of enabled places that are draining or disabled themselves.
         slots_out_of_service: u32,
+        /// Slots of enabled places that others hold, such as pods that the master did not make.
+        #[serde(skip_serializing_if = "is_zero")]
+        foreign_slots: u32,
+        /// Enabled places with such slots.
+        #[serde(rename = "agents_with_foreign_slots", skip_serializing_if = "is_zero")]
+        places_with_foreign: u32,
     },
     /// It fits only instances that a provisioner has yet to add.
     WaitingForInstances {
@@ -215,6 +221,14 @@ pub enum WaitReason {
 pub(crate) fn moment(at: Micros) -> String {
     jiff::Timestamp::from_microsecond(at.0)
         .map_or_else(|_| at.0.to_string(), |at| format!("{at:.0}"))
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands out references"
+)]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[expect(
@@ -368,6 +382,8 @@ mod tests {
                     disabled: 2,
                     disconnected: 3,
                     slots_out_of_service: 4,
+                    foreign_slots: 0,
+                    places_with_foreign: 0,
                 },
                 json!({
                     "kind": "agents_unavailable", "needed": 1, "usable": 0, "draining": 1, "disabled": 2,

@@ -6,11 +6,14 @@ use std::sync::Arc;
 mod common;
 
 use common::{Traits, World, judge, notebook, pool, prio};
-use det_ids::{AllocationId, JobId, PriorityOrder};
+use det_ids::{AllocationId, JobId, Micros, PriorityOrder};
 use det_scheduler::{
     Misfits, Pass, PlaceState, Plan, Planner, Policy, Progress, SlotState, WaitKind, WaitReason,
 };
 use proptest::prelude::*;
+
+/// A minute in microseconds.
+const MINUTE: i64 = 60_000_000;
 
 /// One thing that happens.
 #[derive(Debug, Clone)]
@@ -21,6 +24,8 @@ enum Event {
         job: u8,
         kind: Kind,
         excluded: Option<u8>,
+        /// Minutes before which it does not start.
+        pause: Option<u8>,
     },
     /// The n-th running allocation ends; one that was asked to stop waits again.
     End(u8),
@@ -116,9 +121,12 @@ fn events() -> impl Strategy<Value = Event> {
     ];
     let job = 0_u8..6;
     prop_oneof![
-        12 => (slots, priority.clone(), job.clone(), kind, prop::option::weighted(0.15, 0_u8..6))
-            .prop_map(|(slots, priority, job, kind, excluded)| Event::Submit {
-                slots, priority, job, kind, excluded
+        12 => (
+            slots, priority.clone(), job.clone(), kind,
+            prop::option::weighted(0.15, 0_u8..6), prop::option::weighted(0.2, 0_u8..10),
+        )
+            .prop_map(|(slots, priority, job, kind, excluded, pause)| Event::Submit {
+                slots, priority, job, kind, excluded, pause
             }),
         8 => any::<u8>().prop_map(Event::End),
         1 => any::<u8>().prop_map(Event::Withdraw),
@@ -164,6 +172,7 @@ fn happen(mut world: World, number: usize, event: &Event) -> World {
             job,
             kind,
             excluded,
+            pause,
         } => {
             let mut traits: Traits = match kind {
                 Kind::Trial => prio(*priority),
@@ -174,6 +183,10 @@ fn happen(mut world: World, number: usize, event: &Event) -> World {
                 traits = traits.not_on(&format!("a{place}"));
             }
             world = world.queued(&format!("t{number}"), *slots, &traits.job(&job_name(*job)));
+            let until = pause.map(|minutes| Micros(world.now.0 + i64::from(minutes) * MINUTE));
+            if let Some(request) = world.queue.requests.last_mut() {
+                request.not_before = until;
+            }
         }
         Event::End(nth) => {
             if let Some(at) = pick(world.pool.running.len(), *nth) {
@@ -228,7 +241,9 @@ fn happen(mut world: World, number: usize, event: &Event) -> World {
                     slots[at].state = match slots[at].state.clone() {
                         SlotState::Free => SlotState::Disabled(None),
                         SlotState::Held(holder) => SlotState::Draining(Some(holder)),
-                        SlotState::Draining(None) | SlotState::Disabled(None) => SlotState::Free,
+                        // Others may take what is not in service, and give it back.
+                        SlotState::Disabled(None) => SlotState::Foreign,
+                        SlotState::Draining(None) | SlotState::Foreign => SlotState::Free,
                         SlotState::Draining(Some(holder)) | SlotState::Disabled(Some(holder)) => {
                             SlotState::Held(holder)
                         }
@@ -244,7 +259,7 @@ fn happen(mut world: World, number: usize, event: &Event) -> World {
                 }
             }
         }
-        Event::Minutes(minutes) => world.now.0 += i64::from(*minutes) * 60_000_000,
+        Event::Minutes(minutes) => world.now.0 += i64::from(*minutes) * MINUTE,
         Event::Plan => {
             world.step();
         }
@@ -536,6 +551,8 @@ proptest! {
         for (number, event) in history.iter().enumerate() {
             world = happen(world, number, event);
         }
+        // All pauses are over.
+        world.now.0 += 10 * MINUTE;
         for _ in 0..history.len() * 4 + 8 {
             world.step();
             let running: Vec<(String, bool)> = world

@@ -121,6 +121,7 @@ impl State {
                         SlotState::Free | SlotState::Held(_) => SlotState::Free,
                         SlotState::Draining(_) => SlotState::Draining(None),
                         SlotState::Disabled(_) => SlotState::Disabled(None),
+                        SlotState::Foreign => SlotState::Foreign,
                     };
                 }
             }
@@ -171,7 +172,10 @@ impl State {
         let sizes = self.pool.places.iter().filter(in_service).map(|place| {
             let slots = place.slots.iter();
             let offered = slots.filter(|slot| {
-                !matches!(slot.state, SlotState::Draining(_) | SlotState::Disabled(_))
+                !matches!(
+                    slot.state,
+                    SlotState::Draining(_) | SlotState::Disabled(_) | SlotState::Foreign
+                )
             });
             number(offered.count())
         });
@@ -273,7 +277,7 @@ pub fn free_slots(place: &PlaceSnapshot) -> u32 {
 
 pub fn used_slots(place: &PlaceSnapshot) -> usize {
     let used = place.slots.iter().filter(|slot| match &slot.state {
-        SlotState::Free => false,
+        SlotState::Free | SlotState::Foreign => false,
         SlotState::Held(_) => true,
         SlotState::Draining(holder) | SlotState::Disabled(holder) => holder.is_some(),
     });

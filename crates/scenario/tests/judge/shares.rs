@@ -45,7 +45,7 @@ pub fn capacity(state: &State) -> u64 {
         let slots = place.slots.iter().filter(|slot| match place.state {
             PlaceState::Enabled => !matches!(
                 slot.state,
-                SlotState::Disabled(_) | SlotState::Draining(None)
+                SlotState::Disabled(_) | SlotState::Draining(None) | SlotState::Foreign
             ),
             PlaceState::Draining | PlaceState::Disconnected => {
                 matches!(

@@ -107,12 +107,21 @@ impl WaitReason {
                 disabled,
                 disconnected,
                 slots_out_of_service,
+                foreign_slots,
+                places_with_foreign,
             } => {
+                write!(f, "needs {}, and places in service have {usable}", needs(*needed))?;
+                if *foreign_slots > 0 {
+                    let slots = count(*foreign_slots, "slot");
+                    let places = count(*places_with_foreign, "place");
+                    write!(f, "; others, such as pods that this master did not make, hold {slots} on {places}")?;
+                    if [draining, disabled, disconnected, slots_out_of_service].iter().all(|it| **it == 0) {
+                        return f.write_str(": it starts when enough of them end");
+                    }
+                }
                 write!(
                     f,
-                    "needs {}, and places in service have {usable}; {draining} draining, {disabled} disabled and \
-                     {disconnected} disconnected in this pool",
-                    needs(*needed)
+                    "; {draining} draining, {disabled} disabled and {disconnected} disconnected in this pool"
                 )?;
                 if *slots_out_of_service > 0 {
                     let slots = count(*slots_out_of_service, "slot");

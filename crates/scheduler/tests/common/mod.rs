@@ -416,7 +416,7 @@ impl World {
                     SlotState::Held(_) => SlotState::Free,
                     SlotState::Draining(_) => SlotState::Draining(None),
                     SlotState::Disabled(_) => SlotState::Disabled(None),
-                    SlotState::Free => panic!("slot {} was held", slot.id),
+                    SlotState::Free | SlotState::Foreign => panic!("slot {} was held", slot.id),
                 };
             }
         }

@@ -160,7 +160,7 @@ impl PoolCapacity {
                         capacity.free += 1;
                     }
                     SlotState::Held(_) => capacity.slots += 1,
-                    SlotState::Draining(_) | SlotState::Disabled(_) => {}
+                    SlotState::Draining(_) | SlotState::Disabled(_) | SlotState::Foreign => {}
                 }
             }
         }
