@@ -59,15 +59,19 @@ impl Level {
     }
 }
 
-/// Libraries log much at `info`; an operator wants to read only the lines of these crates. The warnings of rustls are about
-/// what unknown and older clients send (an address in place of a host name), not about the master.
+/// What libraries log. The warnings of rustls are about what unknown and older clients send (an address in place of a host
+/// name), not about the master. The Kubernetes client logs each answer that is an error as one of its own: what follows from
+/// it, which may be nothing, is for the manager of the cluster to log.
+const LIBRARIES: &str = "warn,rustls=error,kube_client::client::builder=off";
+
+/// Libraries log much at `info`; an operator wants to read only the lines of these crates.
 fn filter(level: &str) -> Result<EnvFilter, ParseError> {
     let wanted = match level {
         "fatal" => "error",
         other => other,
     };
     EnvFilter::try_new(format!(
-        "warn,rustls=error,det={wanted},det_server={wanted},det_agent={wanted},det_store={wanted}"
+        "{LIBRARIES},det={wanted},det_server={wanted},det_agent={wanted},det_store={wanted}"
     ))
 }
 
@@ -117,7 +121,7 @@ pub(crate) fn start(
                 .with_ansi(color)
                 .without_time()
                 .with_target(false)
-                .with_filter(EnvFilter::new("warn,rustls=error"));
+                .with_filter(EnvFilter::new(LIBRARIES));
             registry.with(to_file).with(stderr).try_init()
         }
     };
