@@ -13,7 +13,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,14 +20,13 @@ use det_ids::ContainerId;
 use det_kube_double::{ApiDouble, Controllers};
 use det_lifecycle::container::ObservedState;
 use det_rm_contract::TestCore;
-use det_rm_kube::{
-    ClusterNamespaces, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings,
-    SlotResource, serve,
-};
-use det_taskspec::DeviceKind;
+use det_rm_kube::{ClusterNamespaces, serve};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+#[path = "../tests/support/settings.rs"]
+mod settings;
 
 const GANG: usize = 512;
 const GPUS: u32 = 8;
@@ -239,7 +237,10 @@ async fn measure((nodes, others, ours): (usize, usize, usize)) {
     let file = directory.path().join("kubeconfig");
     std::fs::write(&file, kubeconfig).unwrap();
     let core = TestCore::default();
-    let (_configured, settings) = watch::channel(settings(file));
+    let mut settings = settings::settings(file);
+    // All of them may be created at once, and the double is one process.
+    settings.start_within = Duration::from_mins(60);
+    let (_configured, settings) = watch::channel(settings);
     let serving = serve(
         core.clone(),
         settings,
@@ -298,37 +299,4 @@ fn running(core: &TestCore, ids: &[String]) -> usize {
     let ids = ids.iter().map(|id| ContainerId::from(id.as_str()));
     ids.filter(|id| matches!(core.row(id).observed, Some(ObservedState::Running { .. })))
         .count()
-}
-
-fn settings(kubeconfig: PathBuf) -> Settings {
-    Settings {
-        manager: "k".to_owned(),
-        is_main: true,
-        cluster_id: "0a1b2c3d-0000-0000-0000-000000000000".to_owned(),
-        seal: Seal::new("secret", ""),
-        kubeconfig: Some(kubeconfig),
-        namespace: String::new(),
-        pools: vec![PoolSettings {
-            name: "default".to_owned(),
-            namespace: None,
-            pod_spec: None,
-        }],
-        slots: SlotResource::Extended("nvidia.com/gpu".to_owned()),
-        slot_kind: DeviceKind::Cuda,
-        master: MasterSettings {
-            scheme: None,
-            host: Some("master.example".to_owned()),
-            port: 8080,
-            service: None,
-            serves_tls: false,
-            cert: MasterCert::Usual,
-            cert_name: None,
-        },
-        helper_image: Some("helper".to_owned()),
-        scheduler: Scheduler::Native,
-        preempts: false,
-        leaves_objects: false,
-        start_within: Duration::from_mins(60),
-        pull_within: Duration::from_mins(5),
-    }
 }

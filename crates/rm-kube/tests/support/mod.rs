@@ -1,19 +1,15 @@
 //! A manager over a double of the Kubernetes API.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part")]
 
+pub mod settings;
 pub mod steps;
-
-use std::time::Duration;
 
 use det_ids::ContainerId;
 use det_kube_double::{ApiDouble, Objects};
 use det_rm_contract::{TestCore, within};
-use det_rm_kube::{
-    ClusterNamespaces, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings,
-    SlotResource, serve,
-};
+use det_rm_kube::{ClusterNamespaces, Settings, serve};
+use det_taskspec::ContainerExit;
 use det_taskspec::sandbox::ExitReport;
-use det_taskspec::{ContainerExit, DeviceKind};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -150,7 +146,7 @@ impl Scene {
         let directory = TempDir::new().unwrap();
         let kubeconfig = directory.path().join("kubeconfig");
         std::fs::write(&kubeconfig, api.kubeconfig()).unwrap();
-        let mut settings = settings(kubeconfig);
+        let mut settings = settings::settings(kubeconfig);
         change(&mut settings);
         let desks = ClusterNamespaces::default();
         let shutdown = CancellationToken::new();
@@ -323,37 +319,4 @@ fn record_of(objects: Objects<'_>, pod: &Value) -> Option<Vec<ContainerId>> {
         (is_it && record).then(|| containers_of(job))
     });
     made.into_iter().next()
-}
-
-fn settings(kubeconfig: std::path::PathBuf) -> Settings {
-    Settings {
-        manager: "k".to_owned(),
-        is_main: true,
-        cluster_id: "0a1b2c3d-0000-0000-0000-000000000000".to_owned(),
-        seal: Seal::new("secret", ""),
-        kubeconfig: Some(kubeconfig),
-        namespace: String::new(),
-        pools: vec![PoolSettings {
-            name: "default".to_owned(),
-            namespace: None,
-            pod_spec: None,
-        }],
-        slots: SlotResource::Extended("nvidia.com/gpu".to_owned()),
-        slot_kind: DeviceKind::Cuda,
-        master: MasterSettings {
-            scheme: None,
-            host: Some("master.example".to_owned()),
-            port: 8080,
-            service: None,
-            serves_tls: false,
-            cert: MasterCert::Usual,
-            cert_name: None,
-        },
-        helper_image: Some("helper".to_owned()),
-        scheduler: Scheduler::Native,
-        preempts: false,
-        leaves_objects: false,
-        start_within: Duration::from_mins(1),
-        pull_within: Duration::from_mins(5),
-    }
 }
