@@ -4,6 +4,7 @@
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
+use det_ids::Micros;
 use hmac::digest::Key;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::Value;
@@ -66,6 +67,15 @@ impl Seal {
         let created = job.pointer("/metadata/creationTimestamp");
         let created = created.and_then(Value::as_str).unwrap_or_default();
         created.len() == self.since.len() && created < &*self.since
+    }
+
+    /// Whether an attempt was placed when records were not sealed yet; `None` = it is not placed. A Job of a later one has a
+    /// seal, however old it is: its record may have been written for an attempt that was to come.
+    pub fn began_after_placing(&self, placed_at: Option<Micros>) -> bool {
+        let placed_at = placed_at.and_then(|at| jiff::Timestamp::from_microsecond(at.0).ok());
+        let placed_at = placed_at.map(|at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        // Whole seconds: in that of the upgrade, the former version may have placed it.
+        placed_at.is_some_and(|at| at.len() == self.since.len() && *at <= *self.since)
     }
 
     /// Whether a Job of the API has the seal of its record.
@@ -235,5 +245,27 @@ mod tests {
             let earlier = Seal::new("secret", since);
             assert!(!earlier.began_after(&job("tasks", "det-1", "record", "")));
         }
+    }
+
+    #[test]
+    fn attempts_that_were_placed_before_the_seals_need_none() {
+        let own = Seal::new("secret", "2026-11-26T12:00:00Z");
+        // 2026-11-26T12:00:00Z.
+        let since = 1_795_694_400_000_000;
+        for (placed_at, expected) in [
+            (None, false),
+            (Some(0), true),
+            (Some(since), true),
+            (Some(since + 1_000_000), false),
+            (Some(i64::MAX), false),
+        ] {
+            let placed_at = placed_at.map(Micros);
+            assert_eq!(
+                own.began_after_placing(placed_at),
+                expected,
+                "{placed_at:?}"
+            );
+        }
+        assert!(!Seal::new("secret", "").began_after_placing(Some(Micros(0))));
     }
 }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{
-    AllocationId, ContainerId, JobId, PlaceId, RunId, SlotId, TaskId, UserId, WorkspaceId,
+    AllocationId, ContainerId, JobId, Micros, PlaceId, RunId, SlotId, TaskId, UserId, WorkspaceId,
 };
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_rm::{
     Capacity, Changes, ContainerStart, Core, Fit, Health, JoinedPlace, Lease, LeaseId, Leases,
-    NamespaceCore, Namespaces, Origin, PlacedNamespace,
+    LiveAttempt, NamespaceCore, Namespaces, Origin, PlacedNamespace,
 };
 use det_taskspec::{
     ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, KindFacts,
@@ -173,7 +173,7 @@ impl TestCore {
         ids
     }
 
-    /// Wants something else of the namespaces of workspaces.
+    /// Wants something else of the namespaces of workspaces. Attempts that it names are as it describes them.
     pub fn want_namespaces(&self, change: impl FnOnce(&mut Namespaces)) {
         self.change(|state| change(&mut state.namespaces));
         self.of_namespaces.send_replace(());
@@ -565,12 +565,14 @@ impl NamespaceCore for TestCore {
         let state = self.lock();
         let mut namespaces = state.namespaces.clone();
         let live = state.rows.iter().filter(|(_, row)| !row.ended);
-        namespaces.in_use = live
-            .map(|(id, row)| {
-                let namespace = state.placed_in.get(id).map(|placed| placed.name.clone());
-                (task_of(row).allocation(1), namespace)
-            })
-            .collect();
+        for (id, row) in live {
+            let attempt = LiveAttempt {
+                namespace: state.placed_in.get(id).map(|placed| placed.name.clone()),
+                placed_at: Some(Micros(0)),
+            };
+            let known = namespaces.in_use.entry(task_of(row).allocation(1));
+            known.or_insert(attempt);
+        }
         Ok(namespaces)
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::ObservedState;
 use det_pods::ClusterFacts;
-use det_rm::{Core, Order};
+use det_rm::{Core, LiveAttempt, Order};
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -56,7 +56,7 @@ impl<C: Core> Cluster<C> {
         core: C,
         settings: Arc<Settings>,
         facts: ClusterFacts,
-        (namespace, attempts): (String, BTreeMap<AllocationId, Option<String>>),
+        (namespace, attempts): (String, BTreeMap<AllocationId, LiveAttempt>),
         api: KubeApi,
     ) -> Self {
         let (sender, messages) = mpsc::channel(WAITING);

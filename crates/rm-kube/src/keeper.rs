@@ -14,7 +14,7 @@ use det_ids::{AllocationId, WorkspaceId};
 use det_pods::{
     SlotResource, is_made, is_terminating, namespace_object, quota_name, quota_object, quota_slots,
 };
-use det_rm::{BoundNamespace, Changes as _, NamespaceCore, Namespaces};
+use det_rm::{BoundNamespace, Changes as _, LiveAttempt, NamespaceCore, Namespaces};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use serde_json::{Value, json};
@@ -135,11 +135,8 @@ impl<C: NamespaceCore> Keeper<C> {
         (keeper, desk)
     }
 
-    /// Reads what rows want, and returns the attempts that have not ended, with the
-    /// namespaces that they were placed in.
-    pub(crate) async fn read(
-        &mut self,
-    ) -> Result<BTreeMap<AllocationId, Option<String>>, C::Error> {
+    /// Reads what rows want, and returns the attempts that have not ended.
+    pub(crate) async fn read(&mut self) -> Result<BTreeMap<AllocationId, LiveAttempt>, C::Error> {
         self.wanted = self.core.namespaces(&self.manager).await?;
         // They come and go all the time, and nothing is done with namespaces because of it.
         Ok(std::mem::take(&mut self.wanted.in_use))

@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use det_ids::AllocationId;
 use det_pods::{ClusterFacts, MasterUrl};
-use det_rm::{Health, NamespaceCore};
+use det_rm::{Health, LiveAttempt, NamespaceCore};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -126,8 +126,8 @@ struct ConnectedCluster<C: NamespaceCore> {
     api: KubeApi,
     facts: ClusterFacts,
     namespace: String,
-    /// The attempts that have not ended, with the namespaces that they were placed in.
-    attempts: BTreeMap<AllocationId, Option<String>>,
+    /// The attempts that have not ended.
+    attempts: BTreeMap<AllocationId, LiveAttempt>,
     keeper: Keeper<C>,
     desk: desk::Desk,
 }

@@ -8,6 +8,7 @@ use det_lifecycle::container::ObservedState;
 use det_pods::{
     ClusterFacts, DRAIN_NO_EXECUTE, JobRecord, RecordedMember, drain_label, label_value,
 };
+use det_rm::LiveAttempt;
 use det_taskspec::ContainerExit;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -103,7 +104,7 @@ fn secret_of(job: &Value) -> Option<String> {
 ///
 /// Over an upgrade Jobs go on that were made before records were sealed as they are now: those that exist when the manager
 /// begins are ours as well if they have the former seal, or if they are older than any seal, and of an attempt that has not
-/// ended, in the namespace that it was placed in. The time of a Job's creation is the API server's.
+/// ended, was placed before there were seals, and in that namespace. The time of a Job's creation is the API server's.
 fn is_ours(observer: &Observer, (job, name): (&Value, &ObjectKey), recorded: &JobRecord) -> bool {
     let seal = &observer.settings.seal;
     if seal.is_on(job) {
@@ -118,11 +119,14 @@ fn is_ours(observer: &Observer, (job, name): (&Value, &ObjectKey), recorded: &Jo
     if !seal.began_after(job) {
         return false;
     }
-    match observer.attempts.get(&recorded.allocation_id) {
-        Some(Some(placed_in)) => *placed_in == name.namespace,
-        Some(None) => observer.of_pools.contains(&name.namespace),
-        None => false,
-    }
+    let Some(attempt) = observer.attempts.get(&recorded.allocation_id) else {
+        return false;
+    };
+    let is_there = match &attempt.namespace {
+        Some(placed_in) => *placed_in == name.namespace,
+        None => observer.of_pools.contains(&name.namespace),
+    };
+    is_there && seal.began_after_placing(attempt.placed_at)
 }
 
 /// What is known of a cluster, and what follows from what is watched.
@@ -137,9 +141,8 @@ pub(crate) struct Observer {
     pub(crate) namespaces: BTreeSet<String>,
     /// Those of pools.
     of_pools: BTreeSet<String>,
-    /// The attempts that had not ended when the manager began, with the namespaces that they were placed in; none any more
-    /// when all Jobs that existed have been listed.
-    attempts: BTreeMap<AllocationId, Option<String>>,
+    /// The attempts that had not ended when the manager began; none any more when all Jobs that existed have been listed.
+    attempts: BTreeMap<AllocationId, LiveAttempt>,
     pub(crate) foreign: ForeignJobs,
     /// Whether Jobs that are not expected may be ours: until all that exist have been listed once.
     pub(crate) adopts: bool,
@@ -150,12 +153,11 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// `namespace` = that of pools which have none; `attempts` = those that have not ended, with the namespaces that they were
-    /// placed in.
+    /// `namespace` = that of pools which have none; `attempts` = those that have not ended.
     pub(crate) fn new(
         settings: Arc<Settings>,
         (facts, namespace): (&ClusterFacts, &str),
-        attempts: BTreeMap<AllocationId, Option<String>>,
+        attempts: BTreeMap<AllocationId, LiveAttempt>,
         requests: Requests,
     ) -> Self {
         let pools = settings
@@ -167,7 +169,7 @@ impl Observer {
         Self {
             namespaces: of_pools
                 .iter()
-                .chain(attempts.values().flatten())
+                .chain(attempts.values().filter_map(|it| it.namespace.as_ref()))
                 .cloned()
                 .collect(),
             of_pools,

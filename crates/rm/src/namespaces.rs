@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, WorkspaceId};
+use det_ids::{AllocationId, Micros, WorkspaceId};
 
 use crate::Core;
 
@@ -12,11 +12,19 @@ use crate::Core;
 pub struct Namespaces {
     /// Those that workspaces are bound to, by name.
     pub bound: BTreeMap<String, BoundNamespace>,
-    /// The attempts in the manager's pools that have not ended, with the namespace that they were placed in, whatever their
-    /// workspaces are bound to by now; `None` = they run in that of their pool.
-    pub in_use: BTreeMap<AllocationId, Option<String>>,
+    /// The attempts in the manager's pools that have not ended.
+    pub in_use: BTreeMap<AllocationId, LiveAttempt>,
     /// Those that were made for workspaces which are gone, and are to go.
     pub removed: BTreeSet<String>,
+}
+
+/// An attempt that has not ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LiveAttempt {
+    /// The namespace that it was placed in, whatever its workspace is bound to by now; `None` = it runs in that of its pool.
+    pub namespace: Option<String>,
+    /// When it was placed; `None` = it is not.
+    pub placed_at: Option<Micros>,
 }
 
 /// A namespace that workspaces are bound to.

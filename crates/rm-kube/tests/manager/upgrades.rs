@@ -1,6 +1,8 @@
 //! Jobs that earlier versions of the master made, and that run while it is upgraded.
 
+use det_ids::{Micros, TaskId};
 use det_kube_double::Objects;
+use det_rm::LiveAttempt;
 use det_rm_kube::Seal;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -77,6 +79,35 @@ async fn a_job_without_a_seal_goes_on_if_it_is_older_and_its_attempt_has_not_end
         .await;
     let left = crate::support::container_of(&scene.job());
     assert_eq!(left, ended);
+}
+
+#[tokio::test]
+async fn a_job_without_a_seal_is_not_of_an_attempt_that_was_placed_after_the_upgrade() {
+    let mut scene = Scene::with_nodes(&[("a", 4)]).await;
+    let id = scene.core.place("a", "c", 2);
+    scene.runs(&id).await;
+    scene.was_asked("PATCH secrets", 1).await;
+    scene.stop().await;
+    // A user has made it before the upgrade, for an attempt that was to come.
+    scene.reconfigure(|settings| settings.seal = Seal::new("secret", "2999-01-01T00:00:00Z"));
+    set_seal(&scene, &scene.job(), None);
+    scene.core.want_namespaces(|wanted| {
+        let later = LiveAttempt {
+            namespace: None,
+            // In the year 3000.
+            placed_at: Some(Micros(32_503_680_000_000_000)),
+        };
+        wanted
+            .in_use
+            .insert(TaskId::from("task of c").allocation(1), later);
+    });
+    scene.core.restart();
+    scene.begin();
+    // What its pod holds is not the master's to give.
+    scene.has_slots("a", 2).await;
+    assert!(scene.core.row(&id).ended, "its container is lost");
+    scene.is_quiet("a").await;
+    assert_eq!(scene.api.list("batch/v1/jobs", "").len(), 1);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use det_ids::{AllocationId, ProjectId, UserId, WorkspaceId};
-use det_rm::{BoundNamespace, Namespaces};
+use det_rm::{BoundNamespace, LiveAttempt, Namespaces};
 use det_store::namespaces::{self, BindingRow, MadeRow};
 use det_store::workspaces::{self, DeletionState, ProjectRow, UNCATEGORIZED_PROJECT, WorkspaceRow};
 use det_store::{Conn, Store, StoreError};
@@ -152,7 +152,7 @@ impl Homes {
     pub(crate) fn namespaces(
         &self,
         cluster: &str,
-        in_use: BTreeMap<AllocationId, Option<String>>,
+        in_use: BTreeMap<AllocationId, LiveAttempt>,
     ) -> Namespaces {
         let mut bound: BTreeMap<String, BoundNamespace> = BTreeMap::new();
         let here = self.bindings.values();
@@ -172,7 +172,8 @@ impl Homes {
         let removed = removed.map(|row| row.namespace.clone());
         // Work of others may be in it: it goes when that has ended, and nothing is bound to it.
         let is_used = |name: &String| {
-            bound.contains_key(name) || in_use.values().flatten().any(|it| it == name)
+            let mut in_use = in_use.values().filter_map(|it| it.namespace.as_ref());
+            bound.contains_key(name) || in_use.any(|it| it == name)
         };
         let removed = removed.filter(|name| !is_used(name)).collect();
         Namespaces {

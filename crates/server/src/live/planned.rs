@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use det_ids::{AllocationId, Micros, PlaceId, TaskId};
 use det_orchestrator::Course;
+use det_rm::LiveAttempt;
 use det_scheduler::{Job, Misfits, PlaceSnapshot, Request, SlotState, Work};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
@@ -49,21 +50,27 @@ pub(super) fn place_snapshot<'a>(
         .iter_mut()
         .filter(|it| others.contains(&it.id))
     {
-        // It takes no work now, and may later.
-        slot.state = SlotState::Draining(None);
+        slot.state = SlotState::Foreign;
     }
     snapshot
 }
 
-/// The allocations of some pools with the Kubernetes namespaces that they were placed in, if they were in any.
+/// The allocations of some pools with when they were placed, and the Kubernetes namespaces that they were placed in, if they
+/// were in any.
 pub(crate) fn namespaces(
     cache: &LiveCache,
     is_of: impl Fn(&str) -> bool,
-) -> BTreeMap<AllocationId, Option<String>> {
+) -> BTreeMap<AllocationId, LiveAttempt> {
     let rows = cache.allocations.values().map(|allocation| &allocation.row);
     let rows = rows.filter(|row| is_of(&row.resource_pool));
-    rows.map(|row| (row.id.clone(), row.namespace.clone()))
-        .collect()
+    let attempts = rows.map(|row| {
+        let attempt = LiveAttempt {
+            namespace: row.namespace.clone(),
+            placed_at: row.placed_at.map(Micros),
+        };
+        (row.id.clone(), attempt)
+    });
+    attempts.collect()
 }
 
 /// The ports that live allocations have, on the hosts that there are. `reserved` are given to none.
