@@ -242,7 +242,8 @@ def rights(found: list[dict[str, Any]], kind: str, name: str) -> set[tuple[str, 
 
 def test_the_rights_are_those_that_are_used() -> None:
     reads = {(kind, verb) for kind in ("nodes", "pods", "events", "jobs") for verb in ("get", "list", "watch")}
-    reads |= {("namespaces", "get"), ("resourcequotas", "list"), ("resourcequotas", "watch")}
+    reads |= {("namespaces", verb) for verb in ("get", "list", "watch")}
+    reads |= {("resourcequotas", "list"), ("resourcequotas", "watch")}
     reads |= {("priorityclasses", "get"), ("priorityclasses", "create")}
     writes = {("pods", "delete"), ("pods", "patch"), ("jobs", "create"), ("jobs", "delete")}
     writes |= {(kind, verb) for kind in ("secrets", "services") for verb in ("create", "get", "patch", "delete")}
@@ -269,7 +270,7 @@ def test_the_rights_are_those_that_are_used() -> None:
     assert rights(of_case("volume"), "ClusterRole", "determined-master-r-second") == only_reads
     assert rights(of_case("volume"), "Role", "determined-master-r") == writes
     # Namespaces for workspaces are made and deleted only where that is asked for.
-    makes = {("namespaces", verb) for verb in ("list", "watch", "create", "delete")}
+    makes = {("namespaces", verb) for verb in ("create", "delete")}
     makes |= {("resourcequotas", verb) for verb in ("get", "create", "patch", "delete")}
     assert rights(of_case("everything"), "ClusterRole", "determined-master-r") == reads | makes
     assert not [one for one in of_case("pedl") if "Role" in one["kind"]], "agents need no rights"

@@ -15,6 +15,7 @@ mod facts;
 mod json;
 mod login;
 mod names;
+mod namespace_limits;
 mod namespaces;
 mod node;
 mod objects;
@@ -34,6 +35,9 @@ pub use demands::{Misfit, Resources, demands, demands_everything, misfit, reques
 pub use facts::{ClusterFacts, MasterCert, MasterUrl, Member, SlotResource};
 pub use names::{
     CLUSTER_LABEL, DRAIN_NO_EXECUTE, DRAIN_NO_SCHEDULE, SELECTOR_LABEL, drain_label, label_value,
+};
+pub use namespace_limits::{
+    NamespaceLimits, QuotaDemand, QuotaLimits, node_selector, quota_limits,
 };
 pub use namespaces::{
     is_made, is_terminating, least_slots, made_namespace_name, namespace_object, quota_name,

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Kind, KubeApi};
 use crate::fitting::Fitting;
 use crate::health::Troubles;
+use crate::limits::{Bindings, Limits};
 use crate::messages::{Delay, Message, Requests, WAITING};
 use crate::observing::{Observer, named};
 use crate::places::{Change, Places};
@@ -31,8 +32,21 @@ const REPEAT_ENDS: Duration = Duration::from_secs(30);
 const CORE_RETRY: Duration = Duration::from_secs(1);
 /// Places for which the core stores something at a time.
 const STORED_AT_ONCE: usize = 32;
+/// What is logged where the master may not read what tasks run without.
+const UNREADABLE: &str = "objects of a Kubernetes cluster cannot be read that tasks run without: events are not in their \
+    logs then, and what namespaces and quotas do not admit is placed, and refused by Kubernetes";
 /// Requests that have failed for this long are noted in the manager's health.
 const LONG_PAUSE: Duration = Duration::from_secs(4);
+
+/// What a manager begins with.
+pub(crate) struct ClusterState {
+    /// Namespace of pools that have none.
+    pub(crate) namespace: String,
+    /// The attempts that have not ended.
+    pub(crate) attempts: BTreeMap<AllocationId, LiveAttempt>,
+    /// The namespaces of workspaces.
+    pub(crate) bindings: watch::Receiver<Bindings>,
+}
 
 /// The manager of one cluster.
 pub(crate) struct Cluster<C: Core> {
@@ -42,10 +56,15 @@ pub(crate) struct Cluster<C: Core> {
     starts: Starts,
     places: Places<C>,
     fitting: Fitting,
+    /// What namespaces demand of pods.
+    limits: Limits,
+    /// Whether that has changed since it was last reported.
+    limits_changed: bool,
+    bindings: watch::Receiver<Bindings>,
     /// Kinds of objects of which everything is known.
     listed: BTreeSet<Kind>,
-    /// Whether events cannot be read, which is logged once.
-    has_no_events: bool,
+    /// Kinds that tasks run without and that cannot be read, which is logged once.
+    unreadable: BTreeSet<Kind>,
     troubles: Troubles,
     small_nodes: SmallNodes,
     messages: mpsc::Receiver<Message>,
@@ -56,9 +75,14 @@ impl<C: Core> Cluster<C> {
         core: C,
         settings: Arc<Settings>,
         facts: ClusterFacts,
-        (namespace, attempts): (String, BTreeMap<AllocationId, LiveAttempt>),
+        begin: ClusterState,
         api: KubeApi,
     ) -> Self {
+        let ClusterState {
+            namespace,
+            attempts,
+            bindings,
+        } = begin;
         let (sender, messages) = mpsc::channel(WAITING);
         let places = Places::new(core.clone(), Arc::clone(&settings), sender.clone());
         let requests = Requests { api, sender };
@@ -70,12 +94,15 @@ impl<C: Core> Cluster<C> {
                 attempts,
                 requests,
             ),
+            limits: Limits::new(&settings, &namespace),
+            limits_changed: false,
+            bindings,
             starts: Starts::new(facts, namespace),
             fitting: Fitting::new(&settings),
             settings,
             places,
             listed: BTreeSet::new(),
-            has_no_events: false,
+            unreadable: BTreeSet::new(),
             troubles: Troubles::default(),
             small_nodes: SmallNodes::default(),
             messages,
@@ -93,6 +120,7 @@ impl<C: Core> Cluster<C> {
         let mut watched = watches(&self.observer.requests.api, &label);
         let mut repeat = tokio::time::interval(REPEAT_ENDS);
         repeat.reset();
+        self.bindings.mark_changed();
         loop {
             let holds = self.observer.holds.next_due();
             let due = self
@@ -115,6 +143,10 @@ impl<C: Core> Cluster<C> {
                 },
                 Some(message) = self.messages.recv() => self.receive(message),
                 _ = repeat.tick() => self.repeat_ends(),
+                Ok(()) = self.bindings.changed() => {
+                    let bindings = self.bindings.borrow_and_update();
+                    self.limits_changed |= self.limits.bound(&bindings);
+                }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
                     self.observer.agenda.come_due();
                     let over = self.observer.holds.come_due(Instant::now());
@@ -157,7 +189,8 @@ impl<C: Core> Cluster<C> {
             self.store_notes().await;
             let nodes = std::mem::take(&mut self.observer.agenda.nodes);
             // Before a place joins: what does not fit it is not placed there.
-            if let Some(fit) = self.fitting.update(&self.observer, &nodes) {
+            let limits = (&self.limits, std::mem::take(&mut self.limits_changed));
+            if let Some(fit) = self.fitting.update(&self.observer, &nodes, limits) {
                 self.core.report_fit(&self.settings.manager, fit);
             }
             self.look_for_slots(&nodes);
@@ -185,6 +218,9 @@ impl<C: Core> Cluster<C> {
     }
 
     fn see(&mut self, seen: WatchEvent) {
+        let Some(seen) = self.see_limits(seen) else {
+            return;
+        };
         let observer = &mut self.observer;
         match seen {
             WatchEvent::Applied(Kind::Node, node) => observer.node_is(&node),
@@ -207,7 +243,7 @@ impl<C: Core> Cluster<C> {
             }
             WatchEvent::Listing(Kind::Event) => {}
             WatchEvent::Listed(Kind::Event, _) => {
-                self.has_no_events = false;
+                self.unreadable.remove(&Kind::Event);
                 self.listed.insert(Kind::Event);
             }
             WatchEvent::Listing(kind) => {
@@ -220,15 +256,7 @@ impl<C: Core> Cluster<C> {
                     self.report_health();
                 }
             }
-            WatchEvent::Failed(Kind::Event, reason) => {
-                if !std::mem::replace(&mut self.has_no_events, true) {
-                    tracing::warn!(
-                        manager = self.settings.manager,
-                        reason,
-                        "events of a Kubernetes cluster cannot be read; tasks run without them in their logs"
-                    );
-                }
-            }
+            WatchEvent::Failed(Kind::Event, reason) => self.cannot_read(Kind::Event, &reason),
             WatchEvent::Failed(kind, reason) => {
                 tracing::warn!(
                     manager = self.settings.manager,
@@ -241,6 +269,38 @@ impl<C: Core> Cluster<C> {
                     .watch_failed(kind, &requests.api, &requests.sender);
             }
             WatchEvent::Applied(..) | WatchEvent::Gone(..) => {}
+        }
+    }
+
+    /// Applies what concerns namespaces and quotas; gives back what concerns something else.
+    fn see_limits(&mut self, seen: WatchEvent) -> Option<WatchEvent> {
+        let has_changed = match seen {
+            WatchEvent::Applied(kind @ (Kind::Namespace | Kind::Quota), object) => {
+                self.limits.is(kind, &object)
+            }
+            WatchEvent::Gone(kind @ (Kind::Namespace | Kind::Quota), object) => {
+                self.limits.is_gone(kind, &object)
+            }
+            WatchEvent::Listing(Kind::Namespace | Kind::Quota) => false,
+            WatchEvent::Listed(kind @ (Kind::Namespace | Kind::Quota), present) => {
+                self.unreadable.remove(&kind);
+                self.limits.only_present(kind, &present)
+            }
+            WatchEvent::Failed(kind @ (Kind::Namespace | Kind::Quota), reason) => {
+                self.cannot_read(kind, &reason);
+                false
+            }
+            other => return Some(other),
+        };
+        self.limits_changed |= has_changed;
+        None
+    }
+
+    /// Objects cannot be read that tasks run without.
+    fn cannot_read(&mut self, kind: Kind, reason: &str) {
+        if self.unreadable.insert(kind) {
+            let (manager, kind) = (&self.settings.manager, kind.word());
+            tracing::warn!(manager, kind, reason, "{UNREADABLE}");
         }
     }
 

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::PlaceId;
 use det_pods::{NodeFacts, Resources};
-use det_rm::{Fit, Misfits};
+use det_rm::{Fit, FitQuery, Misfits};
 use serde_json::Value;
 
 use crate::Settings;
+use crate::limits::{Demanded, Limits};
 use crate::observing::Observer;
 
 /// Demands whose answers are kept; beyond it they are made each time.
@@ -32,11 +33,23 @@ pub(crate) struct NodeFit {
     /// Facts of each place, by name of the pool.
     pools: BTreeMap<String, BTreeMap<PlaceId, Arc<PlaceFacts>>>,
     slot_resource: String,
+    limits: Limits,
     answers: Mutex<Answers>,
 }
 
-/// Answers by pool and demands.
-type Answers = BTreeMap<(String, String), Answer>;
+/// What an answer depends on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Question {
+    pool: String,
+    /// Demands of the task ([`key_of`]).
+    key: String,
+    /// The namespace, where that has a node selector; else empty.
+    selected_by: String,
+    /// Why no place takes the task, whatever is free there: a quota; else empty.
+    refusal: String,
+}
+
+type Answers = BTreeMap<Question, Answer>;
 
 #[derive(Debug, Clone)]
 struct Answer {
@@ -55,18 +68,20 @@ impl NodeFit {
     pub(crate) fn new(
         pools: BTreeMap<String, BTreeMap<PlaceId, Arc<PlaceFacts>>>,
         slot_resource: String,
+        limits: Limits,
         before: Option<&Self>,
     ) -> Self {
         let fit = Self {
             pools,
             slot_resource,
+            limits,
             answers: Mutex::default(),
         };
         let known = before.map(|before| before.lock().clone());
         let known = known.into_iter().flatten();
-        for ((pool, key), answer) in known.filter(|(_, answer)| answer.was_asked) {
-            let demands = serde_json::from_str::<Value>(&key).ok();
-            let now = fit.compare(&pool, demands.as_ref(), &key);
+        for (question, answer) in known.filter(|(_, answer)| answer.was_asked) {
+            let demands = serde_json::from_str::<Value>(&question.key).ok();
+            let now = fit.compare(&question, demands.as_ref());
             let is_same = now.as_ref() == answer.misfits.as_deref();
             let misfits = if is_same {
                 answer.misfits
@@ -74,8 +89,7 @@ impl NodeFit {
                 now.map(Arc::new)
             };
             let was_asked = false;
-            fit.lock()
-                .insert((pool, key), Answer { misfits, was_asked });
+            fit.lock().insert(question, Answer { misfits, was_asked });
         }
         fit
     }
@@ -84,10 +98,18 @@ impl NodeFit {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn compare(&self, pool: &str, demands: Option<&Value>, key: &str) -> Option<Misfits> {
-        let places = self.pools.get(pool)?;
+    fn compare(&self, question: &Question, demands: Option<&Value>) -> Option<Misfits> {
+        let places = self.pools.get(&question.pool)?;
+        let namespace = question.selected_by.as_str();
+        let limits = self.limits.of_namespace(namespace);
         let misfits = places.iter().filter_map(|(place, facts)| {
-            let misfit = facts.misfit(demands, key, &self.slot_resource)?;
+            let misfit = if question.refusal.is_empty() {
+                let excluded = limits.and_then(|limits| limits.excludes(namespace, &facts.node));
+                let excluded = excluded.map(|reason| (true, reason));
+                excluded.or_else(|| facts.misfit(demands, &question.key, &self.slot_resource))?
+            } else {
+                (false, question.refusal.clone())
+            };
             Some((place.clone(), misfit))
         });
         let misfits = Misfits::of(misfits);
@@ -113,14 +135,22 @@ impl PlaceFacts {
 }
 
 impl Fit for NodeFit {
-    fn misfits(&self, pool: &str, demands: Option<&Value>) -> Option<Arc<Misfits>> {
-        let key = key_of(demands);
-        let at = (pool.to_owned(), key);
+    fn misfits(&self, query: FitQuery<'_>) -> Option<Arc<Misfits>> {
+        let Demanded {
+            selected_by,
+            refusal,
+        } = self.limits.of(query);
+        let at = Question {
+            pool: query.pool.to_owned(),
+            key: key_of(query.demands),
+            selected_by: selected_by.unwrap_or_default().to_owned(),
+            refusal: refusal.unwrap_or_default(),
+        };
         if let Some(known) = self.lock().get_mut(&at) {
             known.was_asked = true;
             return known.misfits.clone();
         }
-        let misfits = self.compare(pool, demands, &at.1).map(Arc::new);
+        let misfits = self.compare(&at, query.demands).map(Arc::new);
         let mut answers = self.lock();
         if answers.len() < MOST_KEPT {
             let answer = Answer {
@@ -149,13 +179,14 @@ impl Fitting {
         }
     }
 
-    /// Looks at some nodes again; gives what is to be reported, if that is news.
+    /// Looks at some nodes again; gives what is to be reported, if that is news, as it is where `limits` have changed.
     pub(crate) fn update(
         &mut self,
         observer: &Observer,
         nodes: &BTreeSet<String>,
+        (limits, have_changed): (&Limits, bool),
     ) -> Option<Arc<dyn Fit>> {
-        let mut is_news = false;
+        let mut is_news = have_changed;
         for node in nodes {
             is_news |= self.update_node(observer, node);
         }
@@ -163,7 +194,8 @@ impl Fitting {
             return None;
         }
         let resource = self.settings.slots.name().to_owned();
-        let fit = NodeFit::new(self.pools.clone(), resource, self.reported.as_deref());
+        let before = self.reported.as_deref();
+        let fit = NodeFit::new(self.pools.clone(), resource, limits.clone(), before);
         let fit = Arc::new(fit);
         self.reported = Some(Arc::clone(&fit));
         Some(fit)

@@ -18,7 +18,7 @@ use det_rm::{BoundNamespace, Changes as _, LiveAttempt, NamespaceCore, Namespace
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +26,7 @@ use crate::api::{ApiError, Kind, KubeApi};
 use crate::books::ObjectKey;
 use crate::creating::{name, uid};
 use crate::desk::{Desk, SettleRequest};
+use crate::limits::Bindings;
 use crate::observing::named;
 use crate::watches::{WatchEvent, one};
 
@@ -45,6 +46,7 @@ pub(crate) struct Keeper<C: NamespaceCore> {
     changes: C::Changes,
     requests: mpsc::Receiver<SettleRequest>,
     wanted: Namespaces,
+    bindings: watch::Sender<Bindings>,
     known: KnownObjects,
     /// Those that wait for the next pass over all.
     waiting: Vec<SettleRequest>,
@@ -118,6 +120,7 @@ impl<C: NamespaceCore> Keeper<C> {
             api: api.clone(),
             requests,
             wanted: Namespaces::default(),
+            bindings: watch::Sender::default(),
             known: KnownObjects::default(),
             waiting: Vec::new(),
             reported: BTreeMap::new(),
@@ -135,9 +138,24 @@ impl<C: NamespaceCore> Keeper<C> {
         (keeper, desk)
     }
 
+    /// The namespaces that workspaces are bound to, as they were last read.
+    pub(crate) fn bindings(&self) -> watch::Receiver<Bindings> {
+        self.bindings.subscribe()
+    }
+
     /// Reads what rows want, and returns the attempts that have not ended.
     pub(crate) async fn read(&mut self) -> Result<BTreeMap<AllocationId, LiveAttempt>, C::Error> {
         self.wanted = self.core.namespaces(&self.manager).await?;
+        let bound = self.wanted.bound.iter().flat_map(|(namespace, bound)| {
+            let workspaces = bound.workspaces.iter();
+            workspaces.map(|workspace| (*workspace, namespace.clone()))
+        });
+        let bound: Bindings = bound.collect();
+        self.bindings.send_if_modified(|known| {
+            let is_news = *known != bound;
+            *known = bound;
+            is_news
+        });
         // They come and go all the time, and nothing is done with namespaces because of it.
         Ok(std::mem::take(&mut self.wanted.in_use))
     }

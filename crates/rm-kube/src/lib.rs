@@ -25,6 +25,7 @@ mod gangs;
 mod health;
 mod holding;
 mod keeper;
+mod limits;
 mod messages;
 mod observing;
 mod placed;
@@ -46,7 +47,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::KubeApi;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ClusterState};
 use crate::keeper::Keeper;
 
 pub use desk::ClusterNamespaces;
@@ -78,8 +79,12 @@ pub async fn serve<C: NamespaceCore>(
                     desk,
                 } = connected;
                 desks.connected(&current.manager, desk);
-                let of = (namespace, attempts);
-                let cluster = Cluster::new(core.clone(), current, facts, of, api);
+                let begin = ClusterState {
+                    namespace,
+                    attempts,
+                    bindings: keeper.bindings(),
+                };
+                let cluster = Cluster::new(core.clone(), current, facts, begin, api);
                 let stopped = shutdown.clone();
                 tokio::select! {
                     end = cluster.run(&mut settings, &stopped) => match end {

@@ -19,9 +19,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// After so long without an error, pauses are short again.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(2);
 
-/// The kinds of objects that are watched, and of which everything must be known. Events are watched as well; without the
-/// right to read them, users are not shown them.
+/// The kinds of objects that are watched, and of which everything must be known.
 pub(crate) const WATCHED: [Kind; 3] = [Kind::Node, Kind::Pod, Kind::Job];
+/// Those that are watched as well, as far as the master may read them: events are shown to users, and tasks wait for what
+/// namespaces and quotas demand instead of being refused.
+const READ: [Kind; 3] = [Kind::Event, Kind::Namespace, Kind::Quota];
 
 /// Something that a watch shows.
 #[derive(Debug)]
@@ -49,8 +51,8 @@ pub(crate) fn watches(api: &KubeApi, label: &str) -> BoxStream<'static, WatchEve
         };
         one(api, kind, config)
     });
-    let events = one(api, Kind::Event, watcher::Config::default());
-    futures::stream::select_all(streams.into_iter().chain([events])).boxed()
+    let read = READ.map(|kind| one(api, kind, watcher::Config::default()));
+    futures::stream::select_all(streams.into_iter().chain(read)).boxed()
 }
 
 /// The watch of one kind, in all namespaces.

@@ -3,14 +3,27 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use det_ids::WorkspaceId;
 use det_scheduler::Misfits;
 use serde_json::Value;
+
+/// What the containers of a request ask of the places of a pool besides free slots.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FitQuery<'q> {
+    /// Name of the pool.
+    pub pool: &'q str,
+    /// Workspace of their job, by which the manager may have a namespace for them; `None` = it is not known.
+    pub workspace: Option<WorkspaceId>,
+    /// Slots of all of them.
+    pub slots: u32,
+    /// What their job demands, in the manager's own form; `None` = nothing.
+    pub demands: Option<&'q Value>,
+}
 
 /// What a manager knows of its places besides slots, at one moment: it answers the same for ever, and what has changed is in
 /// another one.
 pub trait Fit: Debug + Send + Sync {
-    /// The places of a pool, by its name, that containers with these demands do not fit; `None` = all of them fit.
-    /// `demands` = what the job of the containers demands, in the manager's own form. Those who demand the same get the same
+    /// The places of a pool that such containers do not fit; `None` = all of them fit. Those who ask the same get the same
     /// object.
-    fn misfits(&self, pool: &str, demands: Option<&Value>) -> Option<Arc<Misfits>>;
+    fn misfits(&self, query: FitQuery<'_>) -> Option<Arc<Misfits>>;
 }

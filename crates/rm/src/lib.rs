@@ -20,7 +20,7 @@ mod start;
 pub use self::core::{Changes, Core, JoinedPlace, PlaceDetails};
 pub use det_lifecycle::place::Capacity;
 pub use det_scheduler::Misfits;
-pub use fit::Fit;
+pub use fit::{Fit, FitQuery};
 pub use leases::{Lease, LeaseId, Leases};
 pub use manager::{Health, Manager, PlaceWord, Pool, runs_in};
 pub use namespaces::{

@@ -9,6 +9,7 @@ mod disruption;
 mod events;
 mod gangs;
 mod images;
+mod limits;
 mod namespaces;
 mod nodes;
 mod priorities;

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use det_ids::WorkspaceId;
 use det_kube_double::Controllers;
 use det_lifecycle::container::DesiredState;
-use det_rm::Health;
+use det_rm::{FitQuery, Health};
 use det_rm_contract::TestCore;
 use det_rm_kube::{PoolSettings, Settings, SlotResource};
 use det_taskspec::ContainerExit;
@@ -329,10 +330,14 @@ async fn what_ended_on_a_node_that_is_away_is_deleted_all_the_same() {
 }
 
 /// What the manager has reported that places lack for containers with these demands.
-fn lacking(core: &TestCore, demands: Option<&Value>) -> BTreeMap<String, String> {
-    let misfits = core
-        .fit("k")
-        .and_then(|fit| fit.misfits("default", demands));
+pub(crate) fn lacking(core: &TestCore, demands: Option<&Value>) -> BTreeMap<String, String> {
+    let query = FitQuery {
+        pool: "default",
+        workspace: Some(WorkspaceId(1)),
+        slots: 1,
+        demands,
+    };
+    let misfits = core.fit("k").and_then(|fit| fit.misfits(query));
     let Some(misfits) = misfits else {
         return BTreeMap::new();
     };

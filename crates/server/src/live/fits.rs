@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use det_ids::AllocationId;
-use det_rm::Fit;
+use det_rm::{Fit, FitQuery};
 use det_scheduler::{Misfits, Request};
 use det_store::allocations::AllocationRow;
-use serde_json::Value;
+use det_store::experiments::JobRow;
 
 use super::planned::asked;
 use super::{CacheChanges, LiveCache};
@@ -24,9 +24,19 @@ impl PartialEq for Fits {
 }
 
 impl Fits {
-    /// The places of a pool that containers with these demands do not fit.
-    pub(super) fn misfits(&self, pool: &str, demands: Option<&Value>) -> Option<Arc<Misfits>> {
-        self.0.get(pool)?.misfits(pool, demands)
+    /// The places of a pool that such containers do not fit.
+    fn misfits(&self, query: FitQuery<'_>) -> Option<Arc<Misfits>> {
+        self.0.get(query.pool)?.misfits(query)
+    }
+}
+
+/// What an allocation of a job, as far as that was read, would ask the places of a pool for.
+fn query<'q>(row: &AllocationRow, job: Option<&'q JobRow>, pool: &'q str) -> FitQuery<'q> {
+    FitQuery {
+        pool,
+        workspace: job.map(|job| job.workspace_id),
+        slots: u32::try_from(row.slots).unwrap_or(u32::MAX),
+        demands: job.and_then(|job| job.demands.as_ref()),
     }
 }
 
@@ -44,8 +54,7 @@ pub(crate) fn request_of(cache: &LiveCache, id: &AllocationId, pool: &str) -> Op
 /// What an allocation would ask a pool for.
 pub(crate) fn request_in(cache: &LiveCache, row: &AllocationRow, pool: &str) -> Request {
     let job = cache.jobs.rows.get(&row.job_id);
-    let demands = job.and_then(|job| job.demands.as_ref());
-    asked(row, cache.fits.misfits(pool, demands))
+    asked(row, cache.fits.misfits(query(row, job, pool)))
 }
 
 /// Applies what managers know of their places, and adds the allocations to what was touched for which that matters.
@@ -54,23 +63,25 @@ pub(super) fn take_in(cache: &mut LiveCache, fits: Fits, touched: &mut CacheChan
     let have_changed = before != cache.fits;
     for (id, allocations) in &cache.jobs.allocations {
         let job = cache.jobs.rows.get(id);
-        let demands = job.and_then(|job| job.demands.as_ref());
-        let is_read = demands.is_some() && touched.jobs.contains(id);
+        let is_read = job.is_some() && touched.jobs.contains(id);
         if !is_read && !have_changed {
             continue;
         }
         let known = allocations
             .iter()
             .filter_map(|id| cache.allocations.get(id));
-        // Most allocations of a job are in one pool.
-        let mut last: Option<(&str, bool)> = None;
+        // Most allocations of a job are in one pool, and ask for as many slots.
+        let mut last: Option<((&str, i64), bool)> = None;
         for known in known {
-            let pool = known.row.resource_pool.as_str();
+            let of = (known.row.resource_pool.as_str(), known.row.slots);
             let differs = match last {
-                Some((of, differs)) if of == pool => differs,
-                _ => before.misfits(pool, demands) != cache.fits.misfits(pool, demands),
+                Some((known, differs)) if known == of => differs,
+                _ => {
+                    let query = query(&known.row, job, of.0);
+                    before.misfits(query) != cache.fits.misfits(query)
+                }
             };
-            last = Some((pool, differs));
+            last = Some((of, differs));
             if is_read || differs {
                 touched.allocations.insert(known.row.id.clone());
             }

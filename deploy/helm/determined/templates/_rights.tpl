@@ -5,8 +5,9 @@
   resources: [nodes, pods, events]
   verbs: [get, list, watch]
 - apiGroups: [""]
+  # Their node selectors, which tasks wait for instead of being refused.
   resources: [namespaces]
-  verbs: [get]
+  verbs: [get, list, watch]
 - apiGroups: [""]
   resources: [resourcequotas]
   verbs: [list, watch]
@@ -40,7 +41,7 @@
 {{- define "determined.rules.bindings" -}}
 - apiGroups: [""]
   resources: [namespaces]
-  verbs: [list, watch, create, delete]
+  verbs: [create, delete]
 - apiGroups: [""]
   resources: [resourcequotas]
   verbs: [get, create, patch, delete]

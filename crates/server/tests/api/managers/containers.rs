@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use det_config::master::ManagerKind;
 use det_ids::{ExperimentId, PlaceId, WorkspaceId};
-use det_rm::{ContainerStart, Core as _, Fit, Misfits};
+use det_rm::{ContainerStart, Core as _, Fit, FitQuery, Misfits};
 use det_taskspec::{SlotGrant, TaskKind};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -223,9 +223,9 @@ async fn the_limits_that_a_manager_reports_are_those_of_its_pools() {
 struct Labels(&'static [&'static str]);
 
 impl Fit for Labels {
-    fn misfits(&self, pool: &str, demands: Option<&Value>) -> Option<Arc<Misfits>> {
-        assert_eq!(pool, "default");
-        let zone = demands?["spec"]["nodeSelector"]["zone"].as_str()?;
+    fn misfits(&self, query: FitQuery<'_>) -> Option<Arc<Misfits>> {
+        assert_eq!(query.pool, "default");
+        let zone = query.demands?["spec"]["nodeSelector"]["zone"].as_str()?;
         let without = self.0.iter().map(|place| {
             let reason = format!("label \"zone\" is not \"{zone}\"");
             (PlaceId::from(*place), (true, reason))
