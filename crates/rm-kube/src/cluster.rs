@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Kind, KubeApi};
+use crate::containers::secret_is_gone;
 use crate::fitting::Fitting;
 use crate::health::Troubles;
 use crate::limits::{Bindings, Limits};
@@ -358,6 +359,10 @@ impl<C: Core> Cluster<C> {
                     held.trouble = None;
                 }
                 self.troubles.request(&container, None)
+            }
+            Message::SecretGone(container, secret) => {
+                secret_is_gone(observer, &container, &secret);
+                false
             }
             Message::Probed(kind, outcome) => self.troubles.probed(kind, outcome),
         };

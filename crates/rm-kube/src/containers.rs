@@ -66,6 +66,25 @@ impl Observer {
     }
 }
 
+/// The Secret of a container's pod does not exist: if the pod waits for it, the container is given up.
+pub(crate) fn secret_is_gone(observer: &mut Observer, id: &ContainerId, secret: &str) {
+    let Some(held) = observer.books.held.get_mut(id) else {
+        return;
+    };
+    let has_run = matches!(
+        held.observed,
+        ObservedState::Running { .. } | ObservedState::Terminated { .. }
+    );
+    if held.end.is_some() || has_run {
+        return;
+    }
+    let message = format!(
+        "its Secret \"{secret}\" was deleted before its pod could read it, and not by the master"
+    );
+    held.want_end(End::GivenUp(ContainerExit::Lost { message }));
+    observer.agenda.containers.insert(id.clone());
+}
+
 /// A container that is looked at.
 struct Container<'a> {
     observer: &'a mut Observer,

@@ -103,6 +103,15 @@ impl Note {
         refused.then(|| format!("Kubernetes refuses the task's pod: {}", self.message))
     }
 
+    /// Whether a pod waits for a Secret of this name, which does not exist.
+    fn misses(&self, secret: &str) -> bool {
+        self.of == Subject::Pod
+            && self.reason == "FailedMount"
+            && self
+                .message
+                .contains(&format!("secret \"{secret}\" not found"))
+    }
+
     /// Why pods of a Job are not made now, such as a quota.
     fn delay(&self) -> Option<&str> {
         (self.of == Subject::Job && self.reason == "FailedCreate").then_some(self.message.as_str())
@@ -178,6 +187,14 @@ fn notice(observer: &mut Observer, note: &Note) -> bool {
     else {
         return true;
     };
+    let job = observer.books.jobs.get(&held.job);
+    if let Some(secret) = job.and_then(|job| job.secret.as_deref())
+        && held.end.is_none()
+        && note.misses(secret)
+    {
+        let at = (held.job.namespace.as_str(), secret);
+        observer.requests.find_secret(&id, at);
+    }
     if let Some(delay) = note.delay() {
         held.delay = Some(delay.to_owned());
     }

@@ -30,6 +30,8 @@ pub(crate) enum Message {
     Failed(ContainerId, String),
     /// A request about a container succeeded after one had failed.
     Succeeded(ContainerId),
+    /// The Secret of a container's pod does not exist, which waits for it; the name of the Secret.
+    SecretGone(ContainerId, String),
     /// Whether objects of a kind can be watched: the reason if not.
     Probed(Kind, Result<(), String>),
 }
@@ -51,6 +53,21 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
+    /// Finds out whether a Secret exists that a container's pod is reported to wait for: users may write such reports.
+    pub(crate) fn find_secret(&self, container: &ContainerId, (namespace, name): (&str, &str)) {
+        let (api, sender) = (self.api.clone(), self.sender.clone());
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        let container = container.clone();
+        tokio::spawn(async move {
+            let found = api.get(Kind::Secret, (&namespace, &name)).await;
+            // What else fails is found out with the next report: the kubelet tries for ever.
+            if let Err(ApiError::Absent) = found {
+                // The manager has ended.
+                drop(sender.send(Message::SecretGone(container, name)).await);
+            }
+        });
+    }
+
     /// Has a request made about a container. `is_again` = the last one failed.
     pub(crate) fn about<F>(&self, container: &ContainerId, is_again: bool, request: F)
     where

@@ -133,6 +133,44 @@ async fn an_event_that_others_write_ends_nothing_that_has_a_pod() {
     scene.exits(&id, 0).await;
 }
 
+/// The line of a kubelet about the Secret of a pod.
+fn not_found(secret: &str) -> String {
+    format!("MountVolume.SetUp failed for volume \"v\" : secret \"{secret}\" not found")
+}
+
+#[tokio::test]
+async fn a_pod_whose_secret_was_deleted_before_it_was_read_is_lost() {
+    let scene = Scene::with_nodes(&[("a", 2)]).await;
+    let id = scene.core.place("a", "c", 2);
+    scene.has_node(&id).await;
+    scene.was_asked("PATCH secrets", 1).await;
+    let (namespace, secret) = named(&scene.api.list("v1/secrets", "")[0]);
+    let pod = scene.pod_of(&id).unwrap();
+    let of_pod = |name: &str| {
+        event(
+            name,
+            &pod.object,
+            "Pod",
+            ("FailedMount", &not_found(&secret)),
+        )
+    };
+    // Anyone who may create events can write one.
+    scene.api.create("v1/events", &namespace, of_pod("forged"));
+    scene.was_asked("GET secrets", 1).await;
+    all_is_seen(&scene, &id, &pod.object).await;
+    assert!(scene.core.row(&id).exit().is_none());
+    scene.api.delete("v1/secrets", &namespace, &secret);
+    scene.api.create("v1/events", &namespace, of_pod("true"));
+    scene.deleted_with_less(&id, 11).await;
+    scene.finish_deletion(&id);
+    let why = scene.is_lost(&id).await;
+    assert!(
+        why.contains(&secret) && why.contains("was deleted before"),
+        "{why}"
+    );
+    scene.is_empty().await;
+}
+
 #[tokio::test]
 async fn a_quota_is_the_reason_why_no_pod_is_made() {
     let soon = |settings: &mut Settings| settings.start_within = Duration::from_millis(500);
