@@ -35,6 +35,7 @@ pub use demands::{Misfit, Resources, demands, demands_everything, misfit, reques
 pub use facts::{ClusterFacts, MasterCert, MasterUrl, Member, SlotResource};
 pub use names::{
     CLUSTER_LABEL, DRAIN_NO_EXECUTE, DRAIN_NO_SCHEDULE, SELECTOR_LABEL, drain_label, label_value,
+    secret_names,
 };
 pub use namespace_limits::{
     NamespaceLimits, QuotaDemand, QuotaLimits, node_selector, quota_limits,

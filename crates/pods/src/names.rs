@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use det_rm::ContainerStart;
+use std::collections::BTreeSet;
+
+use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
+use det_rm::{AttemptOf, ContainerStart};
 use det_taskspec::TaskKind;
 use sha2::{Digest as _, Sha256};
 
@@ -47,11 +50,59 @@ pub fn label_value(text: &str) -> String {
     value.to_owned()
 }
 
-/// The name of the Job of an allocation; the first of `groups` Jobs with `pods` pods in all. `start` is any of its
-/// containers. Allocations have names of their own.
+/// What the names of an allocation's objects follow from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NameFacts<'a> {
+    allocation_id: &'a AllocationId,
+    kind: TaskKind,
+    task_id: &'a TaskId,
+    experiment_id: Option<ExperimentId>,
+    trial_id: Option<TrialId>,
+    run_id: i64,
+    attempt: u32,
+}
+
+impl<'a> NameFacts<'a> {
+    /// Of an allocation that starts, from any of its containers.
+    pub(crate) fn of(start: &'a ContainerStart) -> Self {
+        let (spec, origin) = (&start.spec, &start.origin);
+        Self {
+            allocation_id: &spec.allocation_id,
+            kind: spec.script.task_type,
+            task_id: &spec.task_id,
+            experiment_id: origin.experiment_id,
+            trial_id: origin.trial_id,
+            run_id: origin.run_id,
+            attempt: origin.attempt,
+        }
+    }
+}
+
+/// The names that the Secret of an attempt may have, depending on how many pods it has.
+pub fn secret_names(
+    cluster_id: &str,
+    allocation_id: &AllocationId,
+    of: &AttemptOf,
+) -> BTreeSet<String> {
+    let facts = NameFacts {
+        allocation_id,
+        kind: of.kind,
+        task_id: &of.task_id,
+        experiment_id: of.experiment_id,
+        trial_id: of.trial_id,
+        run_id: of.run_id,
+        attempt: of.attempt,
+    };
+    let counts = [(1, 1), (1, 2), (2, 2)];
+    let names = counts.map(|(groups, pods)| job_name(cluster_id, facts, groups, pods));
+    names.into_iter().collect()
+}
+
+/// The name of the Job of an allocation; the first of `groups` Jobs with `pods` pods in all. Allocations have names of their
+/// own.
 pub(crate) fn job_name(
     cluster_id: &str,
-    start: &ContainerStart,
+    facts: NameFacts<'_>,
     groups: usize,
     pods: usize,
 ) -> String {
@@ -61,16 +112,16 @@ pub(crate) fn job_name(
         _ => MOST_OF_SEVERAL - OF_GROUP,
     };
     let prefix = begin_of(cluster_id);
-    let name = match described(start) {
+    let name = match described(facts) {
         NameBasis::Unique(description) => format!("det-{prefix}-{description}"),
         NameBasis::Ambiguous(description) => {
-            return hashed(&format!("det-{prefix}-{description}"), start, most);
+            return hashed(&format!("det-{prefix}-{description}"), facts, most);
         }
     };
     if name.len() <= most {
         return name;
     }
-    hashed(&name, start, most)
+    hashed(&name, facts, most)
 }
 
 /// The name of the Job of a further size of pod, `number` from 1.
@@ -89,29 +140,26 @@ enum NameBasis {
     Ambiguous(String),
 }
 
-fn described(start: &ContainerStart) -> NameBasis {
-    let origin = &start.origin;
-    let spec = &start.spec;
-    let kind = spec.script.task_type;
-    let word = match kind {
+fn described(facts: NameFacts<'_>) -> NameBasis {
+    let task = facts.task_id.as_str();
+    let word = match facts.kind {
         TaskKind::Trial => {
-            return match (origin.experiment_id, origin.trial_id) {
+            return match (facts.experiment_id, facts.trial_id) {
                 (Some(experiment), Some(trial)) => NameBasis::Unique(format!(
                     "exp-{experiment}-trial-{trial}-attempt-{}",
-                    origin.run_id
+                    facts.run_id
                 )),
-                _ => NameBasis::Ambiguous(format!("trial-{}", dns(spec.task_id.as_str()))),
+                _ => NameBasis::Ambiguous(format!("trial-{}", dns(task))),
             };
         }
         TaskKind::CheckpointGc => {
-            let experiment = origin.experiment_id.map(|id| id.to_string());
+            let experiment = facts.experiment_id.map(|id| id.to_string());
             return NameBasis::Ambiguous(format!("gc-{}", experiment.unwrap_or_default()));
         }
         TaskKind::Notebook | TaskKind::Shell | TaskKind::Command | TaskKind::Tensorboard => "cmd",
         TaskKind::Generic => "generic",
     };
-    let task = spec.task_id.as_str();
-    match origin.attempt {
+    match facts.attempt {
         1 if is_uuid(task) => NameBasis::Unique(format!("{word}-{task}")),
         attempt if is_uuid(task) => NameBasis::Unique(format!("{word}-{task}-{attempt}")),
         _ => NameBasis::Ambiguous(format!("{word}-{}", dns(task))),
@@ -137,9 +185,9 @@ pub(crate) fn dns(text: &str) -> String {
 }
 
 /// A name with a hash of the allocation at its end, in place of what is too long.
-fn hashed(name: &str, start: &ContainerStart, most: usize) -> String {
+fn hashed(name: &str, facts: NameFacts<'_>, most: usize) -> String {
     let mut hash = String::from("x");
-    for byte in Sha256::digest(start.spec.allocation_id.as_str()) {
+    for byte in Sha256::digest(facts.allocation_id.as_str()) {
         if hash.len() > OF_HASH {
             break;
         }

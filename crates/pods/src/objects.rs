@@ -12,8 +12,8 @@ use crate::facts::{ClusterFacts, MasterCert, Member};
 use crate::json::{self, Object};
 use crate::login::{self, login};
 use crate::names::{
-    CLUSTER_LABEL, SELECTOR_LABEL, group_name, is_class_of_a_priority, is_reserved, job_name,
-    label_value,
+    CLUSTER_LABEL, NameFacts, SELECTOR_LABEL, group_name, is_class_of_a_priority, is_reserved,
+    job_name, label_value,
 };
 use crate::priority::{PriorityClass, priority_class};
 use crate::record::{PORTS_ANNOTATION, RECORD_ANNOTATION, record};
@@ -179,7 +179,12 @@ pub fn objects(
         members,
         first,
         helper_image,
-        job_name: job_name(&facts.cluster_id, &first.start, groups.len(), members.len()),
+        job_name: job_name(
+            &facts.cluster_id,
+            NameFacts::of(&first.start),
+            groups.len(),
+            members.len(),
+        ),
     };
     let mut data = allocation.certificate();
     let auth = first.start.spec.registry_auth.as_ref();

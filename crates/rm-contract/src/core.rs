@@ -8,12 +8,13 @@ use det_ids::{
 };
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_rm::{
-    Capacity, Changes, ContainerStart, Core, Fit, Health, JoinedPlace, Lease, LeaseId, Leases,
-    LiveAttempt, NamespaceCore, Namespaces, Origin, PlacedNamespace,
+    AttemptOf, Capacity, Changes, ContainerStart, Core, Fit, Health, JoinedPlace, Lease, LeaseId,
+    Leases, LiveAttempt, NamespaceCore, Namespaces, Origin, PlacedNamespace,
 };
 use det_taskspec::{
     ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, KindFacts,
-    PlaceFacts, PoolDefaults, RunsIn, SlotGrant, TaskDetails, TaskFacts, TaskUser, container_spec,
+    PlaceFacts, PoolDefaults, RunsIn, SlotGrant, TaskDetails, TaskFacts, TaskKind, TaskUser,
+    container_spec,
 };
 use serde_json::Value;
 use tokio::sync::watch;
@@ -569,6 +570,14 @@ impl NamespaceCore for TestCore {
             let attempt = LiveAttempt {
                 namespace: state.placed_in.get(id).map(|placed| placed.name.clone()),
                 placed_at: Some(Micros(0)),
+                of: Some(AttemptOf {
+                    kind: TaskKind::Command,
+                    task_id: task_of(row),
+                    experiment_id: None,
+                    trial_id: None,
+                    run_id: 0,
+                    attempt: 1,
+                }),
             };
             let known = namespaces.in_use.entry(task_of(row).allocation(1));
             known.or_insert(attempt);

@@ -315,11 +315,12 @@ impl KubeApi {
         }
     }
 
-    /// Deletes a Secret that this Job does not own: the master stopped before it could make it the owner.
+    /// Deletes a Secret that this Job does not own: the master stopped before it could make it the owner. `job_uid` `None` =
+    /// there is no Job, and one with any owner stays.
     pub(crate) async fn delete_unowned(
         &self,
         at: (&str, &str),
-        (cluster, job_uid): (&str, &str),
+        (cluster, job_uid): (&str, Option<&str>),
     ) -> Result<(), ApiError> {
         let found = match self.get(Kind::Secret, at).await {
             Err(ApiError::Absent) => return Ok(()),
@@ -327,7 +328,10 @@ impl KubeApi {
         };
         let owners = found.pointer("/metadata/ownerReferences");
         let owners = owners.and_then(Value::as_array);
-        let is_owner = |owner: &Value| owner.get("uid").and_then(Value::as_str) == Some(job_uid);
+        let is_owner = |owner: &Value| {
+            let uid = owner.get("uid").and_then(Value::as_str);
+            job_uid.is_none_or(|job_uid| uid == Some(job_uid))
+        };
         let labels = found.pointer("/metadata/labels");
         let label = |key| labels.and_then(|labels| labels.get(key)?.as_str());
         // A Job that is not the master's may name any Secret.

@@ -459,6 +459,11 @@ impl Books {
         }
     }
 
+    /// Whether a Job of an allocation is known.
+    pub(crate) fn has_job_of(&self, allocation: &AllocationId) -> bool {
+        self.jobs_of.contains_key(allocation)
+    }
+
     /// Lets go of a Job with its containers.
     pub(crate) fn drop_job(&mut self, name: &ObjectKey) {
         if let Some(job) = self.jobs.remove(name) {

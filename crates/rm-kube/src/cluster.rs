@@ -8,7 +8,7 @@ use std::time::Duration;
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::ObservedState;
 use det_pods::ClusterFacts;
-use det_rm::{Core, LiveAttempt, Order};
+use det_rm::{LiveAttempt, NamespaceCore, Order};
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -18,6 +18,7 @@ use crate::api::{Kind, KubeApi};
 use crate::containers::secret_is_gone;
 use crate::fitting::Fitting;
 use crate::health::Troubles;
+use crate::leftovers;
 use crate::limits::{Bindings, Limits};
 use crate::messages::{Delay, Message, Requests, WAITING};
 use crate::observing::{Observer, named};
@@ -50,7 +51,7 @@ pub(crate) struct ClusterState {
 }
 
 /// The manager of one cluster.
-pub(crate) struct Cluster<C: Core> {
+pub(crate) struct Cluster<C: NamespaceCore> {
     core: C,
     settings: Arc<Settings>,
     observer: Observer,
@@ -61,6 +62,8 @@ pub(crate) struct Cluster<C: Core> {
     limits: Limits,
     /// Whether that has changed since it was last reported.
     limits_changed: bool,
+    /// Whether it is time to look for Secrets that are left of an earlier manager.
+    looks_for_leftovers: bool,
     bindings: watch::Receiver<Bindings>,
     /// Kinds of objects of which everything is known.
     listed: BTreeSet<Kind>,
@@ -71,7 +74,7 @@ pub(crate) struct Cluster<C: Core> {
     messages: mpsc::Receiver<Message>,
 }
 
-impl<C: Core> Cluster<C> {
+impl<C: NamespaceCore> Cluster<C> {
     pub(crate) fn new(
         core: C,
         settings: Arc<Settings>,
@@ -97,6 +100,7 @@ impl<C: Core> Cluster<C> {
             ),
             limits: Limits::new(&settings, &namespace),
             limits_changed: false,
+            looks_for_leftovers: false,
             bindings,
             starts: Starts::new(facts, namespace),
             fitting: Fitting::new(&settings),
@@ -171,6 +175,24 @@ impl<C: Core> Cluster<C> {
                 self.receive(message);
             }
             self.carry_out_what_follows().await;
+            if std::mem::take(&mut self.looks_for_leftovers) {
+                self.delete_leftovers().await;
+            }
+        }
+    }
+
+    /// Deletes Secrets that are left of an earlier manager.
+    async fn delete_leftovers(&mut self) {
+        if !leftovers::may_be_left(&mut self.observer, &self.starts) {
+            return;
+        }
+        match self.core.namespaces(&self.settings.manager).await {
+            Ok(known) => leftovers::delete(&mut self.observer, &known.in_use),
+            // It is tried again with the repeated orders.
+            Err(error) => {
+                let manager = &self.settings.manager;
+                tracing::warn!(manager, %error, "which attempts have not ended could not be read");
+            }
         }
     }
 
@@ -372,6 +394,7 @@ impl<C: Core> Cluster<C> {
     }
 
     fn repeat_ends(&mut self) {
+        self.looks_for_leftovers = true;
         self.observer
             .agenda
             .places
@@ -514,7 +537,10 @@ impl<C: Core> Cluster<C> {
             Order::NeverStarted(id) if Starts::has(observer, id) => {
                 self.starts.end(observer, (place, id), false);
             }
-            Order::NeverStarted(id) => self.core.never_started(id).await?,
+            Order::NeverStarted(id) => {
+                self.core.never_started(id).await?;
+                self.looks_for_leftovers = true;
+            }
             Order::Forget(id) => self.starts.forget(observer, id),
         }
         self.places.sent(place, order);

@@ -430,7 +430,7 @@ impl Container<'_> {
         self.observer.requests.about(self.id, is_again, async move {
             if let Some(secret) = secret {
                 let of = (name.namespace.as_str(), secret.as_str());
-                api.delete_unowned(of, (&cluster, &uid)).await?;
+                api.delete_unowned(of, (&cluster, Some(&uid))).await?;
             }
             api.delete(Kind::Job, at(&name), &uid, None).await
         });

@@ -25,6 +25,7 @@ mod gangs;
 mod health;
 mod holding;
 mod keeper;
+mod leftovers;
 mod limits;
 mod messages;
 mod observing;

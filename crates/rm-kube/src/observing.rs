@@ -21,6 +21,7 @@ use crate::creating::{name, uid};
 use crate::events::EarlyNotes;
 use crate::foreign::ForeignJobs;
 use crate::holding::Holds;
+use crate::leftovers;
 use crate::messages::Requests;
 
 /// What an object is called.
@@ -140,9 +141,11 @@ pub(crate) struct Observer {
     /// Namespaces that objects of ours are in.
     pub(crate) namespaces: BTreeSet<String>,
     /// Those of pools.
-    of_pools: BTreeSet<String>,
+    pub(crate) of_pools: BTreeSet<String>,
     /// The attempts that had not ended when the manager began; none any more when all Jobs that existed have been listed.
     attempts: BTreeMap<AllocationId, LiveAttempt>,
+    /// Those of them that had no Job then, as far as they may have a Secret that an earlier manager has made.
+    pub(crate) unmade: BTreeMap<AllocationId, LiveAttempt>,
     pub(crate) foreign: ForeignJobs,
     /// Whether Jobs that are not expected may be ours: until all that exist have been listed once.
     pub(crate) adopts: bool,
@@ -174,6 +177,7 @@ impl Observer {
                 .collect(),
             of_pools,
             attempts,
+            unmade: BTreeMap::new(),
             adopts: true,
             foreign: ForeignJobs::default(),
             settings,
@@ -237,8 +241,12 @@ impl Observer {
             return;
         };
         job.exists = false;
+        let secret = job.secret.clone().filter(|_| !job.owns);
         if self.books.expected.contains(name) {
             self.books.gone.insert(job.uid.clone());
+        } else if let Some(secret) = secret {
+            // An earlier manager may have ended before it made the Job its owner.
+            leftovers::delete_secret(&self.requests, &self.cluster, (&name.namespace, &secret));
         }
         let members = job.recorded.members.iter();
         let members = members.map(|member| member.container_id.clone());
@@ -363,7 +371,9 @@ impl Observer {
                 }
                 // All that existed when the manager began have been listed.
                 self.adopts = false;
-                self.attempts = BTreeMap::new();
+                let attempts = std::mem::take(&mut self.attempts).into_iter();
+                let unmade = attempts.filter(|(id, _)| !self.books.has_job_of(id));
+                self.unmade.extend(unmade);
             }
             Kind::Secret
             | Kind::Service

@@ -193,6 +193,11 @@ impl Starts {
         }
     }
 
+    /// Whether an allocation's objects are being made.
+    pub(crate) fn is_creating(&self, allocation: &AllocationId) -> bool {
+        self.creating.contains_key(allocation)
+    }
+
     fn finish(&mut self, observer: &mut Observer, allocation: &AllocationId) -> Option<Creating> {
         let creating = self.creating.remove(allocation)?;
         for (_, id) in &creating.members {

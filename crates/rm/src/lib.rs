@@ -24,8 +24,8 @@ pub use fit::{Fit, FitQuery};
 pub use leases::{Lease, LeaseId, Leases};
 pub use manager::{Health, Manager, PlaceWord, Pool, runs_in};
 pub use namespaces::{
-    BoundNamespace, LiveAttempt, NamespaceAccess, NamespaceCore, NamespaceError, NamespaceRequest,
-    Namespaces, namespace_fault,
+    AttemptOf, BoundNamespace, LiveAttempt, NamespaceAccess, NamespaceCore, NamespaceError,
+    NamespaceRequest, Namespaces, namespace_fault,
 };
 pub use reach::{ContainerAddress, Reach, ReachError};
 pub use reconcile::{Mutant, Order, PlaceView};

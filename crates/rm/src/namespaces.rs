@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, Micros, WorkspaceId};
+use det_ids::{AllocationId, ExperimentId, Micros, TaskId, TrialId, WorkspaceId};
+use det_taskspec::TaskKind;
 
 use crate::Core;
 
@@ -25,6 +26,25 @@ pub struct LiveAttempt {
     pub namespace: Option<String>,
     /// When it was placed; `None` = it is not.
     pub placed_at: Option<Micros>,
+    /// What it is an attempt of; `None` = that is not known.
+    pub of: Option<AttemptOf>,
+}
+
+/// What something is an attempt of: what managers name its objects by, as those of a [`crate::ContainerStart`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttemptOf {
+    /// Kind of its task.
+    pub kind: TaskKind,
+    /// Its task.
+    pub task_id: TaskId,
+    /// Its experiment, for trials.
+    pub experiment_id: Option<ExperimentId>,
+    /// Its trial, for trials.
+    pub trial_id: Option<TrialId>,
+    /// The trial's run that it is.
+    pub run_id: i64,
+    /// The attempt of the task that it is, counted from 1.
+    pub attempt: u32,
 }
 
 /// A namespace that workspaces are bound to.

@@ -52,6 +52,34 @@ async fn when_the_secret_exists_and_the_job_does_not() {
 }
 
 #[tokio::test]
+async fn when_the_secret_exists_and_its_task_ends_without_a_job() {
+    let mut scene = Scene::with_nodes(&[("a", 2)]).await;
+    let faults = scene.api.faults();
+    faults.forbid("create", "batch", "jobs", Some("*"));
+    let id = scene.core.place("a", "c", 2);
+    scene.was_asked("POST jobs", 1).await;
+    scene.stop().await;
+    assert_eq!(scene.api.list("v1/secrets", "").len(), 1);
+    faults.allow_all();
+    // One of another owner with the label of the cluster stays.
+    let theirs = serde_json::json!({"metadata": {"name": "theirs", "labels": {
+        "determined.ai/cluster_id": "0a1b2c3d-0000-0000-0000-000000000000",
+    }}});
+    scene.api.create("v1/secrets", "default", theirs);
+    scene.core.want(&id, DesiredState::Kill);
+    begin(&mut scene).await;
+    let is_theirs = |objects: &Objects<'_>| {
+        let left = objects.list("v1/secrets", "");
+        left.len() == 1 && left[0]["metadata"]["name"] == "theirs"
+    };
+    scene
+        .api
+        .until("nothing is left of the task", is_theirs)
+        .await;
+    assert!(scene.core.row(&id).ended);
+}
+
+#[tokio::test]
 async fn when_the_job_exists_and_does_not_own_its_secret() {
     let mut scene = Scene::with_nodes(&[("a", 2)]).await;
     let faults = scene.api.faults();

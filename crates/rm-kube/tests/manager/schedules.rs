@@ -502,8 +502,8 @@ impl Schedule {
     }
 
     /// Whether an object is a Secret that has no owner because the master was restarted before it could give it one: if the
-    /// task ends before the next master has made its Job, or others delete that, nothing leads to the Secret any more, and
-    /// the master has no right to list Secrets.
+    /// next master ends as well, after the task has ended and before it has deleted the Secret, nothing leads to that any more,
+    /// and the master has no right to list Secrets.
     fn may_be_left(&self, object: &Value) -> bool {
         let is_secret = object["stringData"].is_object() || object["data"].is_object();
         let has_owner = object["metadata"]["ownerReferences"].is_array();

@@ -96,6 +96,7 @@ async fn a_job_without_a_seal_is_not_of_an_attempt_that_was_placed_after_the_upg
             namespace: None,
             // In the year 3000.
             placed_at: Some(Micros(32_503_680_000_000_000)),
+            of: None,
         };
         wanted
             .in_use

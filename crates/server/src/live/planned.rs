@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use det_ids::{AllocationId, Micros, PlaceId, TaskId};
 use det_orchestrator::Course;
-use det_rm::LiveAttempt;
+use det_rm::{AttemptOf, LiveAttempt};
 use det_scheduler::{Job, Misfits, PlaceSnapshot, Request, SlotState, Work};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
@@ -67,10 +67,23 @@ pub(crate) fn namespaces(
         let attempt = LiveAttempt {
             namespace: row.namespace.clone(),
             placed_at: row.placed_at.map(Micros),
+            of: attempt_of(row),
         };
         (row.id.clone(), attempt)
     });
     attempts.collect()
+}
+
+fn attempt_of(row: &AllocationRow) -> Option<AttemptOf> {
+    let attempt = row.id.as_str().strip_prefix(row.task_id.as_str())?;
+    Some(AttemptOf {
+        kind: row.kind,
+        task_id: row.task_id.clone(),
+        experiment_id: row.experiment_id,
+        trial_id: row.trial_id,
+        run_id: row.run_id,
+        attempt: attempt.strip_prefix('.')?.parse().ok()?,
+    })
 }
 
 /// The ports that live allocations have, on the hosts that there are. `reserved` are given to none.
