@@ -119,7 +119,7 @@ fn gpus_are_those_that_the_task_may_use() {
         gpu,
         json!({"GPU-b": {"gpu_util": 50.0, "gpu_free_memory": 1_073_741_824.0}})
     );
-    fs::write(task.file("workdir/go"), "\n").unwrap();
+    task.let_go("go");
     assert_eq!(task.wait().exit(), exited(0));
 }
 
@@ -149,9 +149,7 @@ fn nothing_more_is_measured_once_the_master_wants_nothing() {
     master.answer(PATH, 200, json!({"collect": false}));
     let task = measured(&master, "mkfifo go; read -r go < go; echo end").start();
     wait_for("a report", || reports(&master).pop());
-    wait_for("the task to wait", || {
-        fs::write(task.file("workdir/go"), "\n").ok()
-    });
+    task.let_go("go");
     assert_eq!(task.wait().exit(), exited(0));
     assert_eq!(reports(&master).len(), 1);
 }

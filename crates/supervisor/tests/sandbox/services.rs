@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::exited;
-use crate::support::{self, Master, RunningTask, Task, need_sandbox, skip, wait_for};
+use crate::support::{self, Master, Task, need_sandbox, skip, wait_for};
 
 const READY_PATH: &str = "/api/v1/allocations/task.1/ready";
 
@@ -26,25 +26,21 @@ fn a_service_is_reported_as_ready_once_at_the_line_that_shows_it() {
     let master = Master::start();
     // A master that is being restarted.
     master.answer(READY_PATH, 503, json!({}));
-    let text = "echo listening not yet; read -r go < go; echo it is up and listening; read -r go < go; \
-                echo up and listening again; read -r go < go; echo end";
-    let mut task = Task::shell(&master, &format!("mkfifo go; {text}"));
+    let text = "mkfifo go-1 go-2 go-3; echo listening not yet; read -r go < go-1; echo it is up and listening; \
+                read -r go < go-2; echo up and listening again; read -r go < go-3; echo end";
+    let mut task = Task::shell(&master, text);
     task.script.readiness = vec!["nothing like this".into(), "up and listening".into()];
     let task = task.start();
-    let go = |task: &RunningTask| {
-        let fifo = task.file("workdir/go");
-        wait_for("the task to wait", || std::fs::write(&fifo, "\n").ok());
-    };
     master.wait_for_line("listening not yet");
     assert_eq!(reports(&master), 0);
-    go(&task);
+    task.let_go("go-1");
     wait_for("a report and its repetition", || {
         (reports(&master) > 1).then_some(())
     });
     master.answer(READY_PATH, 200, json!({}));
-    go(&task);
+    task.let_go("go-2");
     master.wait_for_line("listening again");
-    go(&task);
+    task.let_go("go-3");
     assert_eq!(task.wait().exit(), exited(0));
     let request = master.request(READY_PATH).unwrap();
     assert_eq!(
@@ -57,25 +53,21 @@ fn a_service_is_reported_as_ready_once_at_the_line_that_shows_it() {
 fn a_line_of_a_hook_does_not_make_a_service_ready() {
     need_sandbox!();
     let master = Master::start();
-    let text = "echo; echo the service is up; read -r go < go; echo it is up and listening; read -r go < go; echo end";
+    let text = "echo; echo the service is up; read -r go < go-1; echo it is up and listening; read -r go < go-2; echo end";
     let mut task = Task::shell(&master, text);
     task.script.readiness = vec!["up and listening".into()];
     // Much of it, and the last without a line end.
     task.script.pool_startup_hook = Some(
-        "mkfifo go\nfor n in 1 2 3 4 5 6 7 8 9; do echo \"hook $n is up and listening\"; done\n\
+        "mkfifo go-1 go-2\nfor n in 1 2 3 4 5 6 7 8 9; do echo \"hook $n is up and listening\"; done\n\
          printf 'up and listening'\n"
             .into(),
     );
     let task = task.start();
-    let go = |task: &RunningTask| {
-        let fifo = task.file("workdir/go");
-        wait_for("the task to wait", || std::fs::write(&fifo, "\n").ok());
-    };
     master.wait_for_line("the service is up");
     assert_eq!(reports(&master), 0);
-    go(&task);
+    task.let_go("go-1");
     wait_for("a report", || (reports(&master) > 0).then_some(()));
-    go(&task);
+    task.let_go("go-2");
     assert_eq!(task.wait().exit(), exited(0));
     assert_eq!(reports(&master), 1);
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -384,7 +385,7 @@ impl Task {
             .unwrap();
         RunningTask {
             dir: self.dir,
-            child,
+            child: Supervisor(child),
         }
     }
 
@@ -397,12 +398,12 @@ impl Task {
 /// A task that runs.
 pub(crate) struct RunningTask {
     pub(crate) dir: tempfile::TempDir,
-    child: Child,
+    child: Supervisor,
 }
 
 impl RunningTask {
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
+        let pid = Pid::from_raw(self.child.0.id().try_into().unwrap());
         kill(pid, signal).unwrap();
     }
 
@@ -410,13 +411,41 @@ impl RunningTask {
         self.dir.path().join("run").join(name)
     }
 
+    /// Lets a task go on that reads a line from this pipe of its working directory. A pipe serves one such line: one that reads
+    /// a second from it can find the writer of the first, which has not closed it yet, and then read the end of that.
+    pub(crate) fn let_go(&self, pipe: &str) {
+        let path = self.file("workdir").join(pipe);
+        wait_for("the task to wait", || {
+            // Refused, and not waited for, until the task reads: it may have ended.
+            let mut opened = fs::OpenOptions::new()
+                .write(true)
+                .custom_flags(nix::libc::O_NONBLOCK)
+                .open(&path)
+                .ok()?;
+            opened.write_all(b"\n").ok()
+        });
+    }
+
     pub(crate) fn wait(mut self) -> EndedTask {
         let status = wait_for("the end of the supervisor", || {
-            self.child.try_wait().unwrap()
+            self.child.0.try_wait().unwrap()
         });
         EndedTask {
             dir: self.dir,
             status,
+        }
+    }
+}
+
+/// The process of a task. One that a test has left behind, since it failed, is ended: it has the output of the test open, of
+/// which a reader waits for the end.
+struct Supervisor(Child);
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
         }
     }
 }
