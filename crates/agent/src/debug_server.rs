@@ -5,6 +5,7 @@
 //! a few connections at a time, each for a limited time, and so costs an agent little whatever a client does.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
@@ -13,10 +14,16 @@ use std::time::Duration;
 
 use det_agent_proto::ContainerReport;
 use det_ids::{AllocationId, ContainerId};
+use hyper::body::Incoming;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use serde::Serialize;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -29,7 +36,7 @@ use crate::tls::{self, TlsError};
 const CONNECTIONS: usize = 8;
 /// How long a connection may take, its TLS handshake included.
 const WITHIN: Duration = Duration::from_secs(10);
-/// The most bytes of the head of a request.
+/// The most bytes of the head of a request, and of what is read of it at a time: the least that hyper allows.
 const HEAD_BYTES: usize = 8 * 1024;
 /// The pause after a connection could not be accepted, because descriptors are used up.
 const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
@@ -98,7 +105,7 @@ impl Server {
     }
 
     /// Serves until it is dropped.
-    pub(crate) async fn run(self, shared: &Arc<SharedState>) -> std::convert::Infallible {
+    pub(crate) async fn run(self, shared: &Arc<SharedState>) -> Infallible {
         let listener = self.listen().await;
         let mut connections = JoinSet::new();
         loop {
@@ -129,109 +136,58 @@ impl Server {
     }
 }
 
-/// Answers one request.
-async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
-    mut stream: S,
-    shared: &SharedState,
-) -> io::Result<()> {
-    let answer = match read_head(&mut stream).await? {
-        Some(head) => answer(&head, shared),
-        None => Answer::text(
-            "431 Request Header Fields Too Large",
-            "the request is too large",
-        ),
-    };
-    stream.write_all(answer.head().as_bytes()).await?;
-    if !answer.head_only {
-        stream.write_all(answer.body.as_bytes()).await?;
-    }
-    stream.shutdown().await
+/// Answers one request, and closes the connection. A head that is no HTTP, or too large, is refused by hyper.
+async fn serve<S>(stream: S, shared: &SharedState) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answer = async |request: Request<Incoming>| Ok::<_, Infallible>(answer(&request, shared));
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service_fn(answer));
+    connection.await.map_err(io::Error::other)
 }
 
-/// The head of a request; `None` = it is too large.
-async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<String>> {
-    let mut head = Vec::new();
-    let mut part = [0; 1024];
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        if head.len() > HEAD_BYTES {
-            return Ok(None);
-        }
-        match stream.read(&mut part).await? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => head.extend_from_slice(&part[..count]),
-        }
-    }
-    Ok(Some(String::from_utf8_lossy(&head).into_owned()))
+/// An answer that no cache keeps.
+fn answer_of(status: StatusCode, content_type: &'static str, body: String) -> Response<String> {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
 }
 
-struct Answer {
-    status: &'static str,
-    content_type: &'static str,
-    body: String,
-    head_only: bool,
+fn refusal(status: StatusCode, message: &str) -> Response<String> {
+    answer_of(status, TEXT, format!("{message}\n"))
 }
 
-impl Answer {
-    fn of(content_type: &'static str, body: String) -> Self {
-        Self {
-            status: "200 OK",
-            content_type,
-            body,
-            head_only: false,
-        }
-    }
-
-    fn text(status: &'static str, message: &str) -> Self {
-        Self {
-            status,
-            ..Self::of(TEXT, format!("{message}\n"))
-        }
-    }
-
-    fn json(value: &impl Serialize) -> Self {
-        match serde_json::to_string(value) {
-            Ok(body) => Self::of(JSON, body + "\n"),
-            Err(error) => Self::text("500 Internal Server Error", &error.to_string()),
-        }
-    }
-
-    fn head(&self) -> String {
-        format!(
-            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",
-            self.status,
-            self.content_type,
-            self.body.len()
-        )
+fn json(value: &impl Serialize) -> Response<String> {
+    match serde_json::to_string(value) {
+        Ok(body) => answer_of(StatusCode::OK, JSON, body + "\n"),
+        Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }
 }
 
-/// The answer to a request with this head.
-fn answer(head: &str, shared: &SharedState) -> Answer {
-    let line = head.lines().next().unwrap_or_default();
-    let mut words = line.split(' ');
-    let (Some(method), Some(target), Some(version)) = (words.next(), words.next(), words.next())
-    else {
-        return Answer::text("400 Bad Request", "this is no HTTP request");
-    };
-    if !version.starts_with("HTTP/1.") {
-        return Answer::text("400 Bad Request", "this server speaks HTTP/1.1");
+/// The answer to a request, whose body is not read. That of `HEAD` is the one of `GET`: hyper leaves its body out.
+fn answer(request: &Request<Incoming>, shared: &SharedState) -> Response<String> {
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        return refusal(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "everything here is only read",
+        );
     }
-    if !["GET", "HEAD"].contains(&method) {
-        return Answer::text("405 Method Not Allowed", "everything here is only read");
-    }
-    let path = target.split('?').next().unwrap_or_default();
-    let mut answer = match path {
-        "/health" => Answer::json(&Health::of(shared)),
-        "/version" => Answer::json(&Version::of(shared)),
-        "/containers" => Answer::json(&containers(shared.outbox.reports())),
-        "/metrics" => Answer::of(PROMETHEUS, exposition(shared)),
-        _ => Answer::text(
-            "404 Not Found",
+    match request.uri().path() {
+        "/health" => json(&Health::of(shared)),
+        "/version" => json(&Version::of(shared)),
+        "/containers" => json(&containers(shared.outbox.reports())),
+        "/metrics" => answer_of(StatusCode::OK, PROMETHEUS, exposition(shared)),
+        _ => refusal(
+            StatusCode::NOT_FOUND,
             "there are /health, /version, /containers and /metrics",
         ),
-    };
-    answer.head_only = method == "HEAD";
-    answer
+    }
 }
 
 /// That the agent runs, and whether it is connected to its master.
@@ -317,28 +273,4 @@ fn exposition(shared: &SharedState) -> String {
         &states.collect::<Vec<_>>(),
     );
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What is read of a request of these parts.
-    async fn read(parts: &[&str]) -> io::Result<Option<String>> {
-        let (mut client, mut server) = tokio::io::duplex(1 << 20);
-        for part in parts {
-            client.write_all(part.as_bytes()).await?;
-        }
-        drop(client);
-        read_head(&mut server).await
-    }
-
-    #[tokio::test]
-    async fn a_head_is_read_to_its_end_and_no_further_than_a_limit() {
-        let head = read(&["GET / HT", "TP/1.1\r\nHost: a\r\n", "\r\n"]).await;
-        assert_eq!(head.unwrap().unwrap(), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert!(read(&["GET / HTTP/1.1\r\n"]).await.is_err());
-        let large = "x".repeat(HEAD_BYTES * 4);
-        assert_eq!(read(&[&large]).await.unwrap(), None);
-    }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use det_agent::{ClientIdentity, DebugServer};
 use rustls::RootCertStore;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::common::{Agent, FakeMaster, PATIENCE, options, spec, start, stub_supervisor};
 
@@ -31,6 +32,19 @@ fn client(trusted: RootCertStore) -> reqwest::ClientBuilder {
 async fn get(client: &reqwest::Client, url: &str) -> (u16, String) {
     let answer = client.get(url).send().await.unwrap();
     (answer.status().as_u16(), answer.text().await.unwrap())
+}
+
+/// What a connection gives until its end that has sent this.
+async fn raw(address: SocketAddr, sent: &str) -> String {
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let mut answer = Vec::new();
+    let exchanged = async {
+        // The answer may come before all is sent, and the end before all is read.
+        let _ = stream.write_all(sent.as_bytes()).await;
+        let _ = stream.read_to_end(&mut answer).await;
+    };
+    tokio::time::timeout(PATIENCE, exchanged).await.unwrap();
+    String::from_utf8(answer).unwrap()
 }
 
 fn read(text: &str) -> Value {
@@ -82,6 +96,27 @@ async fn the_debug_server_shows_ids_and_states_and_nothing_of_what_runs() {
     assert_eq!(get(&client, &url("/debug")).await.0, 404);
     let refused = client.post(url("/containers")).send().await.unwrap();
     assert_eq!(refused.status().as_u16(), 405);
+    for (sent, status) in [
+        ("no words of HTTP\r\n\r\n", "HTTP/1.1 400 "),
+        (
+            &format!(
+                "GET /health HTTP/1.1\r\nLong: {}\r\n\r\n",
+                "x".repeat(16 << 10)
+            ),
+            "HTTP/1.1 431 ",
+        ),
+    ] {
+        let answer = raw(address, sent).await;
+        assert!(answer.starts_with(status), "{answer}");
+    }
+    // One request of a connection is served.
+    let twice = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2);
+    let answer = raw(address, &twice).await.to_ascii_lowercase();
+    assert!(answer.ends_with(&health), "{answer}");
+    assert_eq!(answer.matches("http/1.1 200 ok").count(), 1, "{answer}");
+    for header in ["connection: close", "cache-control: no-store"] {
+        assert!(answer.contains(header), "{answer}");
+    }
     let head = client.head(url("/health")).send().await.unwrap();
     assert_eq!(head.status().as_u16(), 200);
     assert_eq!(head.headers()["content-length"], health.len().to_string());
