@@ -50,11 +50,12 @@ class Figure:
 
 def all_figures() -> Mapping[str, Figure]:
     """The figures by name, in the order in which they are measured."""
-    from measure.figures import control, footprint, instructions, intake, reading, services, soak, starts
+    from measure.figures import churn, control, footprint, instructions, intake, reading, services, soak, starts
 
     groups = (
         starts.FIGURES,
         services.FIGURES,
+        churn.FIGURES,
         intake.FIGURES,
         control.FIGURES,
         footprint.FIGURES,
