@@ -5,7 +5,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::agents::Container;
 use crate::experiments::{BulkExperimentFilters, File, LaunchWarning};
-use crate::page::{OrderBy, Pagination};
+use crate::page::{Failure, OrderBy, Pagination};
 use crate::tasks::TaskState;
 use crate::wire::{Object, Timestamp, wire_enum};
 
@@ -84,6 +84,8 @@ macro_rules! launched {
             pub exit_status: String,
             /// Exit code of its program; `None` = it has not ended, or it was killed or lost (an addition of ours).
             pub exit_code: Option<i64>,
+            /// Why it failed; `None` = it has not (an addition of ours).
+            pub last_failure: Option<Failure>,
             /// Whether it is paused, and asks for nothing until it is resumed; its state is then that of what waits (an
             /// addition of ours).
             pub paused: bool,

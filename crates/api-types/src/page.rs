@@ -34,6 +34,21 @@ pub struct Pagination {
     pub total: i64,
 }
 
+/// How a trial or a task failed (an addition of ours).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Failure {
+    /// What failed, a sentence.
+    pub reason: String,
+    /// The attempt that failed; empty = none is known.
+    pub allocation_id: String,
+    /// The moment at which that ended.
+    pub end_time: Option<Timestamp>,
+    /// The last lines of its code, shortened; of a gang those of the rank that failed first. Of an entry of a list the last
+    /// one alone.
+    pub last_lines: Vec<String>,
+}
+
 /// Why something does not run yet (an addition of ours).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::agents::Device;
 use crate::allocations::{AcceleratorData, Allocation};
-use crate::page::WaitReason;
+use crate::page::{Failure, WaitReason};
 use crate::wire::{Bytes, Int64, Timestamp, wire_enum};
 
 wire_enum! {
@@ -109,6 +109,8 @@ pub struct Task {
     pub no_pause: Option<bool>,
     /// Why it does not run yet (an addition of ours).
     pub wait_reason: Option<WaitReason>,
+    /// Why it failed; `None` = it has not (an addition of ours).
+    pub last_failure: Option<Failure>,
     /// When its log was deleted because it had been kept long enough; `None` = it was not (an addition of ours).
     pub logs_deleted_time: Option<Timestamp>,
     /// Name of its owner; `None` where it is no entry of a list, or the user exists no more (an addition of ours).

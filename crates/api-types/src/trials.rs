@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::checkpoints::CheckpointState;
 use crate::experiments::ExperimentState;
 use crate::metrics::Metrics;
-use crate::page::{OrderBy, Pagination, WaitReason};
+use crate::page::{Failure, OrderBy, Pagination, WaitReason};
 use crate::wire::{Float, Int64, Object, Timestamp, wire_enum};
 
 wire_enum! {
@@ -100,23 +100,9 @@ pub struct Trial {
     /// Why it does not run yet (an addition of ours).
     pub wait_reason: Option<WaitReason>,
     /// Why it has failed, or was last started again after a failure; only where one trial is asked for (an addition of ours).
-    pub last_failure: Option<TrialFailure>,
+    pub last_failure: Option<Failure>,
     /// What its search could not use of its reports, a sentence; `None` = nothing (an addition of ours).
     pub notice: Option<String>,
-}
-
-/// How a trial failed: our own addition.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct TrialFailure {
-    /// What failed, a sentence.
-    pub reason: String,
-    /// The attempt that failed; empty = none is known.
-    pub allocation_id: String,
-    /// The moment at which that ended.
-    pub end_time: Option<Timestamp>,
-    /// The last lines of its code, shortened; of a gang those of the rank that failed first.
-    pub last_lines: Vec<String>,
 }
 
 /// Body of `PutTrialRetainLogs`.

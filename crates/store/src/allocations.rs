@@ -651,6 +651,22 @@ pub async fn containers(
     Ok(rows)
 }
 
+/// The containers of several allocations, those of one together, in the order of its members.
+pub async fn containers_of(
+    conn: &mut Conn<'_>,
+    allocation_ids: &[AllocationId],
+) -> Result<Vec<ContainerRow>, StoreError> {
+    conn.flush().await?;
+    let mut found = Vec::new();
+    for ids in pieces(allocation_ids) {
+        let mut query = Query::new("SELECT * FROM containers");
+        query.any_of("allocation_id", ids.iter().map(Value::from));
+        query.push(" ORDER BY allocation_id, member");
+        found.extend(query.fetch_all::<ContainerRow>(conn).await?);
+    }
+    Ok(found)
+}
+
 /// All containers that hold slots.
 pub async fn live_containers(conn: &mut Conn<'_>) -> Result<Vec<ContainerRow>, StoreError> {
     conn.flush().await?;

@@ -51,6 +51,8 @@ pub struct LaunchedTask {
     pub created_at: i64,
     /// When it ended, microseconds; `None` = it has not.
     pub ended_at: Option<i64>,
+    /// When its log was deleted because it had been kept long enough, microseconds; `None` = it was not.
+    pub logs_deleted_at: Option<i64>,
     /// See [`TaskDocument::parent_id`].
     pub parent_id: Option<TaskId>,
     /// See [`TaskDocument::description`].
@@ -102,7 +104,7 @@ impl LaunchedFilter {
 }
 
 const SELECT: &str = "SELECT t.id, t.kind, t.job_id, t.owner_id, j.workspace_id, j.resource_pool, j.priority, t.machine, t.created_at, \
-    t.ended_at, d.parent_id, d.description, d.details FROM tasks t JOIN task_documents d ON d.task_id = t.id JOIN jobs j ON j.id = t.job_id";
+    t.ended_at, t.logs_deleted_at, d.parent_id, d.description, d.details FROM tasks t JOIN task_documents d ON d.task_id = t.id JOIN jobs j ON j.id = t.job_id";
 
 /// Launched tasks, the newest first.
 pub async fn launched(

@@ -1,13 +1,17 @@
 //! Why a trial or a task has failed, as the rows have it: the reason of its last attempt, and the last lines of its code.
 
-use det_ids::AllocationId;
+use std::collections::HashMap;
+
+use det_ids::{AllocationId, TaskId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::record::RecordedState;
 use det_lifecycle::state_name::StateName;
+use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::events::EventRow;
+use det_store::task_documents::LaunchedTask;
 use det_store::trials::TrialRow;
 use det_store::{Conn, StoreError, allocations, events};
 
@@ -32,6 +36,13 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The failure as lists show it: with the last line alone.
+    pub(crate) fn in_list(mut self) -> Self {
+        let last = self.last_lines.pop();
+        self.last_lines = last.into_iter().collect();
+        self
+    }
+
     fn of_attempt(row: AllocationRow, reason: String, last_lines: Vec<String>) -> Self {
         Self {
             reason,
@@ -73,12 +84,13 @@ pub(crate) async fn of_trial(
     })
 }
 
-/// How the last attempt of a task that has failed ended.
+/// How the last attempt of a task that has failed ended. `None` = it has not failed, or the rows have no reason.
 pub(crate) async fn of_task(
     conn: &mut Conn<'_>,
     task: &TaskRow,
 ) -> Result<Option<Failure>, StoreError> {
-    let Ok(number) = u32::try_from(task.attempts) else {
+    let failed = task.state == TaskState::Ended(TaskEnd::Failed);
+    let (true, Ok(number)) = (failed, u32::try_from(task.attempts)) else {
         return Ok(None);
     };
     let Some(last) = allocations::find(conn, &task.id.allocation(number)).await? else {
@@ -87,8 +99,43 @@ pub(crate) async fn of_task(
     let Some(reason) = last.exit_reason.clone() else {
         return Ok(None);
     };
-    let lines = last_lines(task, &allocations::containers(conn, &last.id).await?);
+    let containers = allocations::containers(conn, &last.id).await?;
+    let lines = last_lines(task.logs_deleted_at, &containers);
     Ok(Some(Failure::of_attempt(last, reason, lines)))
+}
+
+/// How those of these launched tasks that have failed did, in one query however many they are. `newest` has the newest
+/// attempt of each.
+pub(crate) async fn of_launched(
+    conn: &mut Conn<'_>,
+    tasks: &[LaunchedTask],
+    newest: &HashMap<TaskId, AllocationRow>,
+) -> Result<HashMap<TaskId, Failure>, StoreError> {
+    let failed = tasks.iter().filter_map(|task| {
+        let attempt = newest.get(&task.id)?;
+        let reason = attempt.exit_reason.clone()?;
+        let failed = task.state == TaskState::Ended(TaskEnd::Failed);
+        failed.then_some((task, attempt, reason))
+    });
+    let failed: Vec<_> = failed.collect();
+    if failed.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let ids: Vec<AllocationId> = failed.iter().map(|(_, row, _)| row.id.clone()).collect();
+    let containers = allocations::containers_of(conn, &ids).await?;
+    let mut of_attempts: HashMap<&AllocationId, &[ContainerRow]> = HashMap::new();
+    for of_one in containers.chunk_by(|a, b| a.allocation_id == b.allocation_id) {
+        if let [first, ..] = of_one {
+            of_attempts.insert(&first.allocation_id, of_one);
+        }
+    }
+    let failures = failed.into_iter().map(|(task, attempt, reason)| {
+        let containers = of_attempts.get(&attempt.id).copied().unwrap_or_default();
+        let lines = last_lines(task.logs_deleted_at, containers);
+        let failure = Failure::of_attempt(attempt.clone(), reason, lines);
+        (task.id.clone(), failure)
+    });
+    Ok(failures.collect())
 }
 
 /// The newest attempt of a task that ended in a failure.
@@ -105,7 +152,8 @@ async fn last_failed(conn: &mut Conn<'_>, task: &TaskRow) -> Result<Option<Failu
             }
         );
         if let (true, Some(reason)) = (failed, row.exit_reason.clone()) {
-            let lines = last_lines(task, &allocations::containers(conn, &row.id).await?);
+            let containers = allocations::containers(conn, &row.id).await?;
+            let lines = last_lines(task.logs_deleted_at, &containers);
             return Ok(Some(Failure::of_attempt(row, reason, lines)));
         }
     }
@@ -113,8 +161,8 @@ async fn last_failed(conn: &mut Conn<'_>, task: &TaskRow) -> Result<Option<Failu
 }
 
 /// The last lines of the container that failed first; none of a log that was deleted.
-fn last_lines(task: &TaskRow, containers: &[ContainerRow]) -> Vec<String> {
-    if task.logs_deleted_at.is_some() {
+fn last_lines(logs_deleted_at: Option<i64>, containers: &[ContainerRow]) -> Vec<String> {
+    if logs_deleted_at.is_some() {
         return Vec::new();
     }
     let causes = containers.iter().filter_map(|row| match &row.observed {

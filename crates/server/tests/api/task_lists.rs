@@ -1,6 +1,7 @@
 //! What lists show of tasks, and how a task is found by its id: in the queue, at the proxy, and after its end.
 
 use det_agent_proto::ContainerState;
+use det_taskspec::{ContainerExit, ExitCause};
 use serde_json::{Value, json};
 
 use crate::support::{Client, Cluster};
@@ -131,6 +132,69 @@ async fn what_is_paused_keeps_its_name_and_its_priority_in_lists() {
     assert_eq!(paused["priority"], 37);
     for member in ["name", "priority", "priorityOrder", "schedulerType"] {
         assert_eq!(paused[member], summary[member], "{member}");
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_of_any_kind_that_failed_is_shown_with_the_last_lines_of_its_code() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.determined().await;
+    let mut agent = cluster.agent("a1", 2).await;
+    let reason = "the code ended with exit code 3";
+    for (launch, member) in [
+        ("/api/v1/commands", "command"),
+        ("/api/v1/notebooks", "notebook"),
+        ("/api/v1/shells", "shell"),
+        ("/api/v1/generic-tasks", "task"),
+    ] {
+        let body = match member {
+            "task" => json!({"config": "entrypoint: [sleep, '100']"}),
+            "command" => json!({"config": {"entrypoint": ["sleep", "100"]}}),
+            _ => json!({"config": {}}),
+        };
+        let made = ada.post(launch, body).await.ok();
+        let id = match member {
+            "task" => &made["taskId"],
+            _ => &made[member]["id"],
+        };
+        let one = match member {
+            "task" => format!("/api/v1/tasks/{}", id.as_str().unwrap()),
+            _ => format!("{launch}/{}", id.as_str().unwrap()),
+        };
+        let spec = agent.next_start().await;
+        agent.runs(&spec).await;
+        let alive = ada.get(&one).await.ok();
+        assert_eq!(alive[member]["lastFailure"], Value::Null, "{member}");
+        let cause = ExitCause {
+            at: 1,
+            rank: None,
+            exit_code: None,
+            last_lines: vec!["step 1".into(), "KeyError: 'lr'".into()],
+        };
+        let (exit, cause) = (ContainerExit::Exited { code: 3 }, Some(cause));
+        agent
+            .report(&spec, ContainerState::Terminated { exit, cause })
+            .await;
+        agent.forgets(&spec).await;
+        let has_failed = |answer: &Value| answer[member]["lastFailure"].is_object();
+        let shown = cluster.until(&ada, &one, has_failed).await;
+        let failure = &shown[member]["lastFailure"];
+        assert_eq!(failure["reason"], reason, "{member}");
+        let lines = json!(["step 1", "KeyError: 'lr'"]);
+        assert_eq!(failure["lastLines"], lines, "{member}");
+        assert_eq!(failure["allocationId"], json!(spec.allocation_id));
+        // Lists have the last line alone.
+        let entry = if member == "task" {
+            let listed = ada.get("/api/v1/tasks?withEnded=true").await.ok();
+            listed["endedTasks"][0].clone()
+        } else {
+            assert_eq!(shown[member]["exitStatus"], reason);
+            let listed = ada.get(launch).await.ok();
+            listed[format!("{member}s")][0].clone()
+        };
+        assert_eq!(entry["lastFailure"]["lastLines"], json!(["KeyError: 'lr'"]));
+        assert_eq!(entry["lastFailure"]["reason"], reason);
     }
     cluster.stop().await;
 }

@@ -64,6 +64,7 @@ pub(crate) async fn launched_tasks_are_found_with_their_documents(world: &World)
             owner_id,
             created_at,
             ended_at,
+            logs_deleted_at: ended_at,
             state: ended_at.map_or(TaskState::Queued, |_| TaskState::Ended(TaskEnd::Completed)),
             ..task(id, None, None)
         };
@@ -108,6 +109,8 @@ pub(crate) async fn launched_tasks_are_found_with_their_documents(world: &World)
     let rows = read!(world, conn => task_documents::launched(conn, &all()).await);
     assert_eq!(rows[1].resource_pool, "default");
     assert_eq!(rows[1].state, TaskState::Ended(TaskEnd::Completed));
+    let deleted = rows.iter().map(|row| row.logs_deleted_at);
+    assert_eq!(deleted.collect::<Vec<_>>(), [None, Some(25), None]);
     let heads = read!(world, conn => task_documents::launched_heads(conn, &all()).await);
     let known = rows
         .iter()

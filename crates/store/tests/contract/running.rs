@@ -465,6 +465,12 @@ pub(crate) async fn containers_hold_slots_until_they_end(world: &World) {
             .map(|c| c.member)
             .collect();
     assert_eq!(members, [0, 1]);
+    let asked = ["unknown".into(), allocation_id.clone()];
+    let found: Vec<i64> = read!(world, conn => allocations::containers_of(conn, &asked).await)
+        .into_iter()
+        .map(|c| c.member)
+        .collect();
+    assert_eq!(found, members);
 
     let mut row =
         read!(world, conn => allocations::find_container(conn, &"c-2".into()).await).unwrap();

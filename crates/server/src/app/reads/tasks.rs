@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use crate::app::documents::shown_task_config;
 use crate::app::existing::no_task_of;
+use crate::app::failures::{self, Failure};
 use crate::app::pools::Pools;
 use crate::app::reads::paging;
 use crate::app::services::{Offer, Services};
@@ -55,6 +56,8 @@ pub(crate) struct TaskView {
     pub(crate) row: TaskRow,
     /// Its attempts: running ones first, then the newest.
     pub(crate) attempts: Vec<AllocationRow>,
+    /// Why it failed; `None` = it has not.
+    pub(crate) failure: Option<Failure>,
     /// What it runs as, with its configuration as the actor may see it; `None` = it works for an experiment.
     pub(crate) document: Option<(TaskDocument, Value)>,
 }
@@ -79,6 +82,7 @@ pub(crate) async fn whole(
         None => None,
     };
     Ok(TaskView {
+        failure: failures::of_task(&mut conn.conn(), &row).await?,
         row,
         attempts,
         document,
@@ -113,6 +117,8 @@ pub(crate) struct Live {
     pub(crate) paused: Vec<LaunchedTask>,
     /// Generic tasks that ended a short time ago, the newest first; none unless they are asked for.
     pub(crate) ended: Vec<LaunchedTask>,
+    /// Why those of them failed that did.
+    pub(crate) failures: HashMap<TaskId, Failure>,
     /// What the running allocations offer at the ports that they have published.
     pub(crate) services: HashMap<AllocationId, Vec<Offer>>,
     /// The names of the owners of the jobs.
@@ -166,6 +172,9 @@ pub(crate) async fn live(
     } else {
         Vec::new()
     };
+    let newest = newest_attempts(&mut conn.conn(), &ended).await?;
+    let failures = failures::of_launched(&mut conn.conn(), &ended, &newest).await?;
+    let failures = failures.into_iter().map(|(id, one)| (id, one.in_list()));
     let jobs = experiments::live_jobs(&mut conn.conn()).await?;
     let owners = jobs.iter().map(|job| job.owner_id);
     let owners = owners.chain(heads.iter().map(|head| head.owner_id));
@@ -186,6 +195,7 @@ pub(crate) async fn live(
             .collect(),
         paused,
         ended,
+        failures: failures.collect(),
         allocations: live.into_iter().map(scheduled).collect(),
         containers,
         agents: places::list(&mut conn.conn()).await?,
@@ -267,6 +277,8 @@ pub(crate) struct LaunchedView {
     pub(crate) attempt: Option<AllocationRow>,
     /// The live container of that attempt, with the devices that it has.
     pub(crate) container: Option<(ContainerRow, Vec<Device>)>,
+    /// Why it failed; `None` = it has not.
+    pub(crate) failure: Option<Failure>,
 }
 
 /// How long lists contain what has ended, in microseconds: as clients of these clusters are used to, a day.
@@ -313,7 +325,10 @@ pub(crate) async fn launched(
     let (heads, pagination) = paging::within(heads, pagination, |head| head.bytes);
     let ids: Vec<TaskId> = heads.into_iter().map(|head| head.id).collect();
     let rows = task_documents::launched_all(&mut conn.conn(), &ids).await?;
-    let shown = views(sources, actor, &mut conn.conn(), rows).await?;
+    let mut shown = views(sources, actor, &mut conn.conn(), rows).await?;
+    for view in &mut shown {
+        view.failure = view.failure.take().map(Failure::in_list);
+    }
     Ok((shown, pagination))
 }
 
@@ -393,18 +408,28 @@ fn hide_key(actor: &Actor, row: &mut LaunchedTask) {
     }
 }
 
-/// What lists and answers show of launched tasks, in three queries however many they are.
+/// Of each of these tasks its live attempt, else its newest one.
+async fn newest_attempts(
+    conn: &mut Conn<'_>,
+    rows: &[LaunchedTask],
+) -> AppResult<HashMap<TaskId, AllocationRow>> {
+    let ids: Vec<TaskId> = rows.iter().map(|row| row.id.clone()).collect();
+    let mut attempts = HashMap::new();
+    for attempt in allocations::of_tasks(conn, &ids).await? {
+        attempts.entry(attempt.task_id.clone()).or_insert(attempt);
+    }
+    Ok(attempts)
+}
+
+/// What lists and answers show of launched tasks, in four queries however many they are.
 async fn views(
     sources: &TaskSources,
     actor: &Actor,
     conn: &mut Conn<'_>,
     rows: Vec<LaunchedTask>,
 ) -> AppResult<Vec<LaunchedView>> {
-    let ids: Vec<TaskId> = rows.iter().map(|row| row.id.clone()).collect();
-    let mut attempts: HashMap<TaskId, AllocationRow> = HashMap::new();
-    for attempt in allocations::of_tasks(conn, &ids).await? {
-        attempts.entry(attempt.task_id.clone()).or_insert(attempt);
-    }
+    let mut attempts = newest_attempts(conn, &rows).await?;
+    let mut failures = failures::of_launched(conn, &rows, &attempts).await?;
     let mut containers: HashMap<AllocationId, (ContainerRow, Vec<Device>)> = HashMap::new();
     if attempts.values().any(|attempt| attempt.ended_at.is_none()) {
         let places = places::list(conn).await?;
@@ -431,6 +456,7 @@ async fn views(
                 .map(|owner| users.in_workspace(row.workspace_id, owner)),
             owner,
             container: attempt.as_ref().and_then(|a| containers.remove(&a.id)),
+            failure: failures.remove(&row.id),
             attempt,
             row,
         }

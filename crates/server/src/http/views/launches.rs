@@ -84,6 +84,7 @@ macro_rules! launched {
             resource_pool: view.row.resource_pool.clone(),
             exit_status: $crate::http::views::launches::exit_status(view),
             exit_code: $crate::http::views::launches::exit_code(view),
+            last_failure: view.failure.as_ref().map($crate::http::views::tasks::failure),
             paused: view.row.state == det_lifecycle::task::TaskState::Suspended,
             job_id: view.row.job_id.to_string(),
             workspace_id: view.row.workspace_id.0,

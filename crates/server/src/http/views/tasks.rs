@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use det_api_types::allocations::{AcceleratorData, Allocation};
-use det_api_types::page::WaitReason;
+use det_api_types::page::{Failure as WireFailure, WaitReason};
 use det_api_types::tasks::{
     Address, AllocationSummary, GenericTaskState, ProxyPortConfig, ResourcesStarted,
     ResourcesSummary, ResourcesSummaryDevices, Task, TaskState, TaskType,
@@ -20,6 +20,7 @@ use det_store::experiments::JobRow;
 use det_store::task_documents::LaunchedTask;
 use det_taskspec::{Device, PlaceRuntime, RunsIn, RuntimeKind, TaskDetails, TaskKind};
 
+use crate::app::failures::Failure;
 use crate::app::reads::tasks::{Live, TaskView};
 use crate::app::services::{Offer, Protocol};
 use crate::http::views::agents::device;
@@ -97,6 +98,17 @@ pub fn allocation(row: &AllocationRow) -> Allocation {
     }
 }
 
+/// How a trial or a task failed.
+pub(crate) fn failure(failure: &Failure) -> WireFailure {
+    let allocation_id = failure.allocation_id.as_ref();
+    WireFailure {
+        reason: failure.reason.clone(),
+        allocation_id: allocation_id.map(ToString::to_string).unwrap_or_default(),
+        end_time: failure.ended_at.map(Timestamp),
+        last_lines: failure.last_lines.clone(),
+    }
+}
+
 /// The state of a generic task.
 fn generic_state(state: OwnState) -> GenericTaskState {
     match state {
@@ -116,6 +128,7 @@ fn generic_state(state: OwnState) -> GenericTaskState {
 pub(crate) fn task(view: &TaskView) -> Task {
     let (row, attempts) = (&view.row, &view.attempts);
     let mut task = plain_task(row, attempts);
+    task.last_failure = view.failure.as_ref().map(failure);
     if let Some((document, config)) = &view.document
         && let TaskDetails::Generic(generic) = &document.details
     {
@@ -153,6 +166,7 @@ fn without_attempts(row: &LaunchedTask, live: &Live) -> Task {
         start_time: Timestamp(row.created_at),
         end_time: row.ended_at.map(Timestamp),
         task_state: Some(generic_state(row.state)),
+        last_failure: live.failures.get(&row.id).map(failure),
         parent_id: row.parent_id.as_ref().map(ToString::to_string),
         username: live.owners.get(&row.owner_id).cloned(),
         description: Some(row.description.clone()),
@@ -485,6 +499,7 @@ pub(crate) mod tests {
             descriptions: HashMap::new(),
             paused: Vec::new(),
             ended: Vec::new(),
+            failures: HashMap::new(),
             services: HashMap::from([("3.abc.1".into(), vec![offer(80, true), offer(22, false)])]),
             owners: HashMap::from([(UserId(1), "ada".to_owned())]),
             allocations: vec![LiveAllocation {

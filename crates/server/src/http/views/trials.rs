@@ -6,7 +6,7 @@ use det_api_types::checkpoints::CheckpointState;
 use det_api_types::metrics::Metrics;
 use det_api_types::page::WaitReason;
 use det_api_types::trials::{
-    CheckpointWorkload, MetricsWorkload, Trial, TrialFailure, TrialState, WorkloadContainer,
+    CheckpointWorkload, MetricsWorkload, Trial, TrialState, WorkloadContainer,
 };
 use det_api_types::wire::{Float, Int64, Object, RawList, RawObject, Timestamp};
 use det_config::experiment::{mask_member, mask_with_variables, may_hold_secrets};
@@ -20,7 +20,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::app::checkpoints::resources;
-use crate::app::failures::Failure;
 use crate::app::metrics::{TRAINING, VALIDATION};
 use crate::app::reads::trials::history::Entry;
 use crate::app::reads::trials::{TrialParts, validation};
@@ -76,19 +75,9 @@ pub fn trial(row: &TrialRow, parts: &TrialParts, now: i64) -> Result<Trial, Stor
         metadata: Some(object("metadata of trial", row.id, &row.metadata)?),
         log_policy_matched: task.and_then(log_policies_matched),
         wait_reason: wait_reason.or_else(|| is_paused.then(|| paused(row))),
-        last_failure: parts.failure.as_ref().map(failure),
+        last_failure: parts.failure.as_ref().map(tasks::failure),
         notice: row.notice.clone(),
     })
-}
-
-fn failure(failure: &Failure) -> TrialFailure {
-    let allocation_id = failure.allocation_id.as_ref();
-    TrialFailure {
-        reason: failure.reason.clone(),
-        allocation_id: allocation_id.map(ToString::to_string).unwrap_or_default(),
-        end_time: failure.ended_at.map(Timestamp),
-        last_lines: failure.last_lines.clone(),
-    }
 }
 
 /// Why a trial does not run that is paused.
