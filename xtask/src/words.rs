@@ -192,12 +192,29 @@ fn check_words(
 
 /// For each word of a text that must not be used what is wrong, as in `uses "told": write "reported"`.
 fn refused(text: &str, lists: &[&Words]) -> impl Iterator<Item = String> {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric());
-    words.filter_map(move |word| {
+    words_of(text).filter_map(move |word| {
         let word = word.to_lowercase();
         let mut listed = lists.iter().flat_map(|list| list.iter());
         let (_, instead) = listed.find(|(of, _)| of.contains(&word.as_str()))?;
         Some(format!("uses \"{word}\": write {instead}"))
+    })
+}
+
+/// The words of a text, with names in parts: `TellErrored` has "Tell" and "Errored".
+fn words_of(text: &str) -> impl Iterator<Item = &str> {
+    let names = text.split(|c: char| !c.is_ascii_alphanumeric());
+    names.flat_map(|name| {
+        let is_begin = |at: &usize| {
+            let (before, after) = name.split_at(*at);
+            before.ends_with(|c: char| c.is_ascii_lowercase())
+                && after.starts_with(|c: char| c.is_ascii_uppercase())
+        };
+        let begins: Vec<usize> = (0..name.len()).filter(is_begin).collect();
+        let ends = begins.iter().copied().chain([name.len()]);
+        let begins = [0].into_iter().chain(begins.clone());
+        begins
+            .zip(ends.collect::<Vec<_>>())
+            .map(|(begin, end)| &name[begin..end])
     })
 }
 
@@ -465,6 +482,7 @@ mod tests {
             [
                 "crates/failpoints/src/lib.rs:1: uses \"whoever\": write \"the caller\" or \"a user\"",
                 "crates/failpoints/src/lib.rs:2: uses \"told\": write \"reported\", \"updated\" or \"notified\"",
+                "crates/failpoints/src/lib.rs:4: uses \"room\": write \"capacity\", \"free slots\", \"disk space\" or \"crate\"",
             ]
         );
     }
@@ -483,6 +501,13 @@ mod tests {
             words,
             ["4: uses \"told\"", "5: uses \"says\"", "7: uses \"people\""]
         );
+    }
+
+    #[test]
+    fn names_are_checked_by_their_parts() {
+        let words: Vec<&str> = words_of("TellErrored(of_room, UUIDs) x2Say").collect();
+        let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        assert_eq!(words, ["Tell", "Errored", "of", "room", "UUIDs", "x2Say"]);
     }
 
     #[test]

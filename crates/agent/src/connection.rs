@@ -354,7 +354,7 @@ async fn serve(
     let silence = Duration::from_secs(SILENCE_SECONDS);
     let ping = Duration::from_secs(PING_SECONDS);
     let mut last_received = Instant::now();
-    let mut said = Instant::now();
+    let mut last_sent = Instant::now();
     loop {
         tokio::select! {
             () = stop.cancelled() => {
@@ -363,14 +363,14 @@ async fn serve(
                 return Ok(());
             }
             () = sleep_until(last_received + silence) => return Err(LinkError::Silence),
-            () = sleep_until(said + ping) => {
+            () = sleep_until(last_sent + ping) => {
                 send_within_limit(socket, Message::Ping(Vec::new().into())).await?;
-                said = Instant::now();
+                last_sent = Instant::now();
             }
             // Only the greeting is sent before its answer was received.
             message = shared.outbox.next(), if *greeted => {
                 send(socket, &message).await?;
-                said = Instant::now();
+                last_sent = Instant::now();
             }
             received = socket.next() => {
                 let message = match received {

@@ -211,7 +211,7 @@ pub enum Decision {
     /// The actor lacks the permission.
     Refused {
         /// What the actor would have to be.
-        missing: Missing,
+        missing: MissingRight,
     },
 }
 
@@ -224,7 +224,7 @@ impl Decision {
 
 /// What an actor lacks for a right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Missing {
+pub enum MissingRight {
     /// The task's allocation has ended: it would have to run.
     Running,
     /// The actor is a task, and only users have the right.
@@ -243,13 +243,13 @@ pub enum Missing {
 pub fn decide(actor: &Actor<'_>, permission: Permission, target: &Target<'_>) -> Decision {
     if matches!(actor, Actor::Task { ended: true, .. }) && permission != Permission::Report {
         return Decision::Refused {
-            missing: Missing::Running,
+            missing: MissingRight::Running,
         };
     }
     let relation = Relation::of(actor, target);
     let Some(row) = row(permission, target.kind) else {
         return Decision::Refused {
-            missing: Missing::Rule,
+            missing: MissingRight::Rule,
         };
     };
     let allows = |relation| row.allowed.contains(&relation);
@@ -265,11 +265,11 @@ pub fn decide(actor: &Actor<'_>, permission: Permission, target: &Target<'_>) ->
         };
     }
     let missing = match relation.is_task() {
-        true if allows(Relation::OwnersTask) => Missing::Ownership,
-        true if allows(Relation::Itself) => Missing::Identity,
-        true => Missing::User,
-        false if allows(Relation::Owner) => Missing::Ownership,
-        false => Missing::Administrator,
+        true if allows(Relation::OwnersTask) => MissingRight::Ownership,
+        true if allows(Relation::Itself) => MissingRight::Identity,
+        true => MissingRight::User,
+        false if allows(Relation::Owner) => MissingRight::Ownership,
+        false => MissingRight::Administrator,
     };
     Decision::Refused { missing }
 }
@@ -414,7 +414,7 @@ mod tests {
                 });
                 assert_eq!(decision.is_allowed(), itself, "{target:?}");
             } else {
-                let missing = Missing::Running;
+                let missing = MissingRight::Running;
                 assert_eq!(decision, Decision::Refused { missing }, "{permission:?}");
             }
         }
@@ -479,32 +479,47 @@ mod tests {
         let bobs = Target::of(Kind::Experiment).owned_by(BOB);
         let others_trial = Target::identified(Identity::Trial(TrialId(8))).owned_by(ADA);
         for (actor, permission, target, expected) in [
-            (user(ADA), Permission::Redirect, bobs, Missing::Ownership),
+            (
+                user(ADA),
+                Permission::Redirect,
+                bobs,
+                MissingRight::Ownership,
+            ),
             (
                 task(ADA, false),
                 Permission::Redirect,
                 bobs,
-                Missing::Ownership,
+                MissingRight::Ownership,
             ),
-            (task(ADA, false), Permission::Delete, bobs, Missing::User),
+            (
+                task(ADA, false),
+                Permission::Delete,
+                bobs,
+                MissingRight::User,
+            ),
             (
                 task(ADA, false),
                 Permission::Report,
                 others_trial,
-                Missing::Identity,
+                MissingRight::Identity,
             ),
-            (task(ADA, true), Permission::Read, bobs, Missing::Running),
+            (
+                task(ADA, true),
+                Permission::Read,
+                bobs,
+                MissingRight::Running,
+            ),
             (
                 user(ADA),
                 Permission::Administer,
                 Target::of(Kind::Agent),
-                Missing::Administrator,
+                MissingRight::Administrator,
             ),
             (
                 administrator(ADA),
                 Permission::Steer,
                 Target::of(Kind::Event),
-                Missing::Rule,
+                MissingRight::Rule,
             ),
         ] {
             assert_eq!(

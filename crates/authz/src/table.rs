@@ -126,7 +126,7 @@ pub(crate) struct Row {
     pub(crate) allowed: &'static [Relation],
 }
 
-const EVERYBODY: &[Relation] = &Relation::ALL;
+const ALL_RELATIONS: &[Relation] = &Relation::ALL;
 const USERS: &[Relation] = &[Administrator, Owner, OtherUser];
 const OWN: &[Relation] = &[Administrator, Owner];
 const OWN_AND_TASKS: &[Relation] = &[Administrator, Owner, Itself, OwnersTask];
@@ -152,7 +152,7 @@ pub(crate) const TABLE: &[Row] = &[
             Kind::Template,
             Kind::ConfigPolicy,
         ],
-        allowed: EVERYBODY,
+        allowed: ALL_RELATIONS,
     },
     Row {
         permission: Permission::Read,
@@ -182,7 +182,7 @@ pub(crate) const TABLE: &[Row] = &[
     Row {
         permission: Permission::Create,
         kinds: &[Kind::Experiment, Kind::Task],
-        allowed: EVERYBODY,
+        allowed: ALL_RELATIONS,
     },
     Row {
         permission: Permission::Create,
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    const NOBODY: &str = "------";
+    const NO_RELATION: &str = "------";
 
     #[test]
     fn all_read_what_is_the_users() {
@@ -464,7 +464,7 @@ mod tests {
                     .filter(|row| row.permission == permission && row.kinds.contains(&kind));
                 assert!(rows.count() <= 1, "{permission:?} {kind:?}");
                 if row(permission, kind).is_none() {
-                    assert_eq!(answers(permission, kind), NOBODY);
+                    assert_eq!(answers(permission, kind), NO_RELATION);
                 }
             }
         }

@@ -449,14 +449,14 @@ impl ConfigWarning {
 
     /// The place: `train.yaml:7:3: resources.slots`, without what is not known.
     fn place(&self) -> String {
-        struct Place<'a>(&'a ConfigWarning);
-        impl fmt::Display for Place<'_> {
+        struct Position<'a>(&'a ConfigWarning);
+        impl fmt::Display for Position<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 let source = self.0.source.as_deref().unwrap_or("<config>");
                 write_place(f, source, self.0.line, self.0.column, &self.0.path)
             }
         }
-        Place(self).to_string()
+        Position(self).to_string()
     }
 
     /// The warning with its place, for users at a terminal: `train.yaml:7:3: resources.slots: warning: …`.

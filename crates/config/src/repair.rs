@@ -14,7 +14,7 @@ use crate::secrets::mask_all_variables;
 use crate::yaml::{Node, Tree, to_yaml};
 
 /// How often what was moved is looked at again: a section in its right place may show what else is not.
-const ROUNDS: usize = 4;
+const PASSES: usize = 4;
 
 /// A document with what was misplaced in its right place.
 struct Correction {
@@ -43,7 +43,7 @@ fn correct(
         outside: Vec::new(),
     };
     let mut targets: Vec<String> = Vec::new();
-    for _ in 0..ROUNDS {
+    for _ in 0..PASSES {
         let touched = &mut correction.touched;
         if !move_all(&mut correction.root, &misplaced, touched, &mut targets) {
             break;
@@ -105,8 +105,8 @@ pub(crate) fn propose(findings: &mut Findings, written: &Node) {
     }
     // An error at the place where a value is written is not repeated for the place where it belongs.
     let place = |error: &ConfigError| (error.line, error.column, error.message.clone());
-    let said: HashSet<_> = findings.errors.iter().map(place).collect();
-    let is_new = |error: &ConfigError| error.line.is_none() || !said.contains(&place(error));
+    let reported: HashSet<_> = findings.errors.iter().map(place).collect();
+    let is_new = |error: &ConfigError| error.line.is_none() || !reported.contains(&place(error));
     findings
         .errors
         .extend(correction.moved.into_iter().filter(is_new));

@@ -28,7 +28,7 @@ pub(crate) use pod_merge::without_directives;
 #[cfg(test)]
 pub(crate) use walk::assert_defaults_are_json;
 pub(crate) use walk::{
-    Leaf, default_value, fill_defaults, leaves, leaves_of, mask, mask_all, says_nothing,
+    Leaf, default_value, fill_defaults, is_as_absent, leaves, leaves_of, mask, mask_all,
 };
 
 /// What a value may be.

@@ -15,14 +15,14 @@
 //!   released -> active: Request
 //!   lost -> active: Request
 //!   failure -> active: ChargeRestart, Request
-//!   last failure -> errored: ChargeRestart, TellErrored, End
-//!   failure without restart -> errored: TellErrored, End
+//!   last failure -> errored: ChargeRestart, NotifyErrored, End
+//!   failure without restart -> errored: NotifyErrored, End
 //!   stays: activate
 //!   refuses: continue
 //! paused
 //!   activate -> active: Request
-//!   cancel -> canceled: TellCanceled, End
-//!   kill -> canceled: TellCanceled, End
+//!   cancel -> canceled: NotifyCanceled, End
+//!   kill -> canceled: NotifyCanceled, End
 //!   stop by search -> completed: End
 //!   stays: pause
 //!   refuses: invalid hyperparameters, user requested stop, done, released, lost, failure, last failure, failure without restart, continue
@@ -37,27 +37,27 @@
 //!   released -> paused
 //!   lost -> paused
 //!   failure -> paused: ChargeRestart
-//!   last failure -> errored: ChargeRestart, TellErrored, End
-//!   failure without restart -> errored: TellErrored, End
+//!   last failure -> errored: ChargeRestart, NotifyErrored, End
+//!   failure without restart -> errored: NotifyErrored, End
 //!   stays: pause
 //!   refuses: continue
 //! stopping: canceled
 //!   kill -> stopping: killed: Kill
-//!   done -> canceled: TellCanceled, End
-//!   released -> canceled: TellCanceled, End
-//!   lost -> canceled: TellCanceled, End
-//!   failure -> canceled: TellCanceled, End
-//!   last failure -> canceled: TellCanceled, End
-//!   failure without restart -> canceled: TellCanceled, End
+//!   done -> canceled: NotifyCanceled, End
+//!   released -> canceled: NotifyCanceled, End
+//!   lost -> canceled: NotifyCanceled, End
+//!   failure -> canceled: NotifyCanceled, End
+//!   last failure -> canceled: NotifyCanceled, End
+//!   failure without restart -> canceled: NotifyCanceled, End
 //!   stays: pause, activate, cancel, stop by search, invalid hyperparameters, user requested stop
 //!   refuses: continue
 //! stopping: killed
-//!   done -> canceled: TellCanceled, End
-//!   released -> canceled: TellCanceled, End
-//!   lost -> canceled: TellCanceled, End
-//!   failure -> canceled: TellCanceled, End
-//!   last failure -> canceled: TellCanceled, End
-//!   failure without restart -> canceled: TellCanceled, End
+//!   done -> canceled: NotifyCanceled, End
+//!   released -> canceled: NotifyCanceled, End
+//!   lost -> canceled: NotifyCanceled, End
+//!   failure -> canceled: NotifyCanceled, End
+//!   last failure -> canceled: NotifyCanceled, End
+//!   failure without restart -> canceled: NotifyCanceled, End
 //!   stays: pause, activate, cancel, kill, stop by search, invalid hyperparameters, user requested stop
 //!   refuses: continue
 //! stopping: by search
@@ -68,19 +68,19 @@
 //!   done -> completed: End
 //!   released -> completed: End
 //!   lost -> completed: End
-//!   failure -> errored: TellErrored, End
-//!   last failure -> errored: TellErrored, End
-//!   failure without restart -> errored: TellErrored, End
+//!   failure -> errored: NotifyErrored, End
+//!   last failure -> errored: NotifyErrored, End
+//!   failure without restart -> errored: NotifyErrored, End
 //!   stays: pause, activate, stop by search
 //!   refuses: continue
 //! stopping: invalid
 //!   kill -> stopping: killed: Kill
-//!   done -> completed: TellInvalid, End
-//!   released -> completed: TellInvalid, End
-//!   lost -> completed: TellInvalid, End
-//!   failure -> completed: TellInvalid, End
-//!   last failure -> completed: TellInvalid, End
-//!   failure without restart -> completed: TellInvalid, End
+//!   done -> completed: NotifyInvalid, End
+//!   released -> completed: NotifyInvalid, End
+//!   lost -> completed: NotifyInvalid, End
+//!   failure -> completed: NotifyInvalid, End
+//!   last failure -> completed: NotifyInvalid, End
+//!   failure without restart -> completed: NotifyInvalid, End
 //!   stays: pause, activate, cancel, stop by search, invalid hyperparameters, user requested stop
 //!   refuses: continue
 //! stopping: requested
@@ -209,11 +209,11 @@ pub enum TrialEffect {
     /// Count restarts from 0 again.
     ResetRestarts,
     /// Notify the search that the trial failed for good.
-    TellErrored,
+    NotifyErrored,
     /// Notify the search that a user ended the trial.
-    TellCanceled,
+    NotifyCanceled,
     /// Notify the search that the hyperparameters were invalid.
-    TellInvalid,
+    NotifyInvalid,
     /// Record the end and notify the search of it.
     End,
 }
@@ -244,7 +244,7 @@ impl TrialState {
             }
             (State::Pausing, Event::Cancel) => Ok(Step::to(State::Stopping(Stop::Canceled), [])),
             (State::Paused, Event::Cancel | Event::Kill) => {
-                Ok(Step::to(State::Canceled, [Do::TellCanceled, Do::End]))
+                Ok(Step::to(State::Canceled, [Do::NotifyCanceled, Do::End]))
             }
             (State::Stopping(Stop::BySearch), Event::Cancel) => {
                 Ok(Step::to(State::Stopping(Stop::Canceled), []))
@@ -287,12 +287,12 @@ impl TrialState {
                 Ok(after_run(State::Paused, &exit, history))
             }
             (State::Stopping(Stop::Canceled | Stop::Killed), Event::AllocationEnded(_)) => {
-                Ok(Step::to(State::Canceled, [Do::TellCanceled, Do::End]))
+                Ok(Step::to(State::Canceled, [Do::NotifyCanceled, Do::End]))
             }
             (
                 State::Stopping(Stop::BySearch),
                 Event::AllocationEnded(AllocationExit::Failed { .. }),
-            ) => Ok(Step::to(State::Errored, [Do::TellErrored, Do::End])),
+            ) => Ok(Step::to(State::Errored, [Do::NotifyErrored, Do::End])),
             (
                 State::Stopping(Stop::BySearch),
                 Event::AllocationEnded(
@@ -304,7 +304,7 @@ impl TrialState {
             (
                 State::Stopping(Stop::Early(EarlyExit::InvalidHyperparameters)),
                 Event::AllocationEnded(_),
-            ) => Ok(Step::to(State::Completed, [Do::TellInvalid, Do::End])),
+            ) => Ok(Step::to(State::Completed, [Do::NotifyInvalid, Do::End])),
             (State::Stopping(Stop::Early(EarlyExit::UserRequested)), Event::AllocationEnded(_)) => {
                 Ok(Step::to(State::Completed, [Do::End]))
             }
@@ -377,15 +377,15 @@ fn after_run(wanted: State, exit: &AllocationExit, history: History) -> Step<Sta
     };
     match exit {
         AllocationExit::Completed => Step::to(State::Completed, [Do::End]),
-        _ if history.experiment_stops => Step::to(State::Canceled, [Do::TellCanceled, Do::End]),
+        _ if history.experiment_stops => Step::to(State::Canceled, [Do::NotifyCanceled, Do::End]),
         AllocationExit::Released | AllocationExit::Infrastructure { .. } => go_on(false),
         AllocationExit::Failed { .. } if history.restarts_forbidden => {
-            Step::to(State::Errored, [Do::TellErrored, Do::End])
+            Step::to(State::Errored, [Do::NotifyErrored, Do::End])
         }
         AllocationExit::Failed { .. } if history.restarts < history.max_restarts => go_on(true),
         AllocationExit::Failed { .. } => Step::to(
             State::Errored,
-            [Do::ChargeRestart, Do::TellErrored, Do::End],
+            [Do::ChargeRestart, Do::NotifyErrored, Do::End],
         ),
     }
 }
@@ -516,7 +516,10 @@ mod tests {
             .on(Event::AllocationEnded(failed()), none)
             .unwrap();
         assert_eq!(step.state, State::Errored);
-        assert_eq!(step.effects, [Do::ChargeRestart, Do::TellErrored, Do::End]);
+        assert_eq!(
+            step.effects,
+            [Do::ChargeRestart, Do::NotifyErrored, Do::End]
+        );
     }
 
     proptest! {
@@ -546,7 +549,7 @@ mod tests {
                         Do::ResetRestarts => restarts = 0,
                         Do::End => prop_assert!(!live && step.state.is_terminal()),
                         Do::Preempt | Do::Kill | Do::KillSoon => prop_assert!(live),
-                        Do::TellErrored | Do::TellCanceled | Do::TellInvalid => {}
+                        Do::NotifyErrored | Do::NotifyCanceled | Do::NotifyInvalid => {}
                     }
                 }
                 *state = step.state;

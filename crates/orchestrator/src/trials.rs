@@ -85,7 +85,7 @@ pub(crate) fn on<R: Rows>(
         restarts_forbidden: forbidden.is_some(),
     };
     let step = before.on(event, history)?;
-    if attempt_ended && step.effects.contains(&TrialEffect::TellErrored) {
+    if attempt_ended && step.effects.contains(&TrialEffect::NotifyErrored) {
         let why = match &forbidden {
             _ if history.restarts >= max_restarts => {
                 Some(format!("its \"max_restarts\" is {max_restarts}"))
@@ -103,7 +103,7 @@ pub(crate) fn on<R: Rows>(
         match effect {
             TrialEffect::ChargeRestart => {
                 row.restarts += 1;
-                if !step.effects.contains(&TrialEffect::TellErrored) {
+                if !step.effects.contains(&TrialEffect::NotifyErrored) {
                     let text = format!(
                         "Restart {} of {max_restarts} (\"max_restarts\") follows this failure",
                         row.restarts
@@ -161,9 +161,9 @@ fn carry_out<R: Rows>(
             .map(|id| Event::EndsSoon { id }),
         // Counted with the state.
         TrialEffect::ChargeRestart | TrialEffect::ResetRestarts => None,
-        TrialEffect::TellErrored => Some(early(ExitReason::Errored)),
-        TrialEffect::TellCanceled => Some(early(ExitReason::Canceled)),
-        TrialEffect::TellInvalid => Some(early(ExitReason::InvalidHyperparameters)),
+        TrialEffect::NotifyErrored => Some(early(ExitReason::Errored)),
+        TrialEffect::NotifyCanceled => Some(early(ExitReason::Canceled)),
+        TrialEffect::NotifyInvalid => Some(early(ExitReason::InvalidHyperparameters)),
         TrialEffect::End => {
             let cause = cause.clone();
             Some(Event::TrialEnds { id, cause })

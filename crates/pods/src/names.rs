@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use std::collections::BTreeSet;
 
-use det_ids::{AllocationId, ExperimentId, TaskId, TrialId};
+use det_ids::{AllocationId, ExperimentId, RunId, TaskId, TrialId};
 use det_rm::{AttemptOf, ContainerStart};
 use det_taskspec::TaskKind;
 use sha2::{Digest as _, Sha256};
@@ -58,7 +58,7 @@ pub(crate) struct NameFacts<'a> {
     task_id: &'a TaskId,
     experiment_id: Option<ExperimentId>,
     trial_id: Option<TrialId>,
-    run_id: i64,
+    run_id: RunId,
     attempt: u32,
 }
 

@@ -44,10 +44,10 @@ struct Inner {
     /// Grows with every connection, so that the end of an older one does not remove a newer one.
     last: u64,
     agents: HashMap<PlaceId, (u64, mpsc::Sender<ToAgent>)>,
-    waiting: HashMap<String, Waiting>,
+    waiting: HashMap<String, PendingDial>,
 }
 
-struct Waiting {
+struct PendingDial {
     place: PlaceId,
     answer: oneshot::Sender<Result<TunnelStream, String>>,
 }
@@ -82,12 +82,12 @@ impl Drop for Asks {
 }
 
 /// Removes a request whose caller has gone.
-struct Forgotten<'a> {
+struct DialGuard<'a> {
     tunnels: &'a Tunnels,
     tunnel_id: &'a str,
 }
 
-impl Drop for Forgotten<'_> {
+impl Drop for DialGuard<'_> {
     fn drop(&mut self) {
         self.tunnels.lock().waiting.remove(self.tunnel_id);
     }
@@ -171,9 +171,9 @@ impl Reach for Tunnels {
             let place = place.clone();
             inner
                 .waiting
-                .insert(tunnel_id.clone(), Waiting { place, answer });
+                .insert(tunnel_id.clone(), PendingDial { place, answer });
         }
-        let _forgotten = Forgotten {
+        let _guard = DialGuard {
             tunnels: self,
             tunnel_id: &tunnel_id,
         };

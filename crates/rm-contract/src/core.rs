@@ -575,7 +575,7 @@ impl NamespaceCore for TestCore {
                     task_id: task_of(row),
                     experiment_id: None,
                     trial_id: None,
-                    run_id: 0,
+                    run_id: RunId(0),
                     attempt: 1,
                 }),
             };

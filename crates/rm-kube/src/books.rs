@@ -102,7 +102,7 @@ pub(crate) struct Trouble {
 
 /// A container whose objects are being made.
 #[derive(Debug, Clone)]
-pub(crate) struct Starting {
+pub(crate) struct StartingContainer {
     /// The place that it is started for.
     pub(crate) place: PlaceId,
     /// The node of that place.
@@ -170,7 +170,7 @@ impl OnPlace for HeldContainer {
     }
 }
 
-impl OnPlace for Starting {
+impl OnPlace for StartingContainer {
     fn node(&self) -> &str {
         &self.node
     }
@@ -249,7 +249,7 @@ pub(crate) struct Books {
     /// The pod of each container, while there is one.
     pub(crate) pod_of: BTreeMap<ContainerId, ObjectKey>,
     /// Containers whose objects are being made.
-    pub(crate) starting: ByContainer<Starting>,
+    pub(crate) starting: ByContainer<StartingContainer>,
     /// The Jobs that are being made: their pods may be seen before them.
     pub(crate) expected: BTreeSet<ObjectKey>,
     /// Those of them that are gone already, by their identity: the answer to their creation may come later than that.
@@ -331,7 +331,7 @@ impl Books {
     fn shares<'s>(
         &'s self,
         held: impl Iterator<Item = (&'s ContainerId, &'s HeldContainer)>,
-        starting: impl Iterator<Item = (&'s ContainerId, &'s Starting)>,
+        starting: impl Iterator<Item = (&'s ContainerId, &'s StartingContainer)>,
     ) -> impl Iterator<Item = Share<'s>> {
         let held = held.filter(|(_, held)| !held.has_ended());
         let held = held.map(|(_, held)| Share {

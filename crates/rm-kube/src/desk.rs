@@ -28,7 +28,7 @@ const NEEDED: [(&str, Kind); 9] = [
 const GRANT: &str = "grant it, with Helm by `rbac.workspaceBindings: true` (docs/kubernetes.md, \"Workspaces and namespaces\")";
 
 /// Has what rows want of a namespace done.
-pub(crate) struct SettleRequest {
+pub(crate) struct DeskRequest {
     pub(crate) namespace: String,
     /// Is sent what has failed of it, or that nothing is known of the cluster.
     pub(crate) answer: oneshot::Sender<Result<(), String>>,
@@ -49,7 +49,7 @@ pub(crate) struct Desk {
     pub(crate) slots: SlotResource,
     /// Namespace of tasks whose workspace and pool have none.
     pub(crate) default: String,
-    pub(crate) carry_out: mpsc::Sender<SettleRequest>,
+    pub(crate) carry_out: mpsc::Sender<DeskRequest>,
 }
 
 impl ClusterNamespaces {
@@ -95,7 +95,7 @@ impl NamespaceAccess for ClusterNamespaces {
     async fn carry_out(&self, manager: &str, namespace: &str) -> Result<(), NamespaceError> {
         let desk = self.desk(manager)?;
         let (sender, answer) = oneshot::channel();
-        let request = SettleRequest {
+        let request = DeskRequest {
             namespace: namespace.to_owned(),
             answer: sender,
         };

@@ -9,11 +9,11 @@ use det_rm::ContainerStart;
 
 /// Containers that wait for the others of their allocation.
 #[derive(Debug, Default)]
-pub(crate) struct Gangs(BTreeMap<AllocationId, BTreeMap<u32, Waiting>>);
+pub(crate) struct Gangs(BTreeMap<AllocationId, BTreeMap<u32, SpecifiedContainer>>);
 
 /// A container whose specification has been given.
 #[derive(Debug)]
-struct Waiting {
+struct SpecifiedContainer {
     place: PlaceId,
     node: String,
     start: ContainerStart,
@@ -38,12 +38,13 @@ impl Gangs {
         let allocation = start.spec.allocation_id.clone();
         let (rank, wanted) = (start.origin.member, start.origin.members);
         let waiting = self.0.entry(allocation.clone()).or_default();
-        waiting.insert(rank, Waiting { place, node, start });
+        waiting.insert(rank, SpecifiedContainer { place, node, start });
         if waiting.len() < wanted {
             return None;
         }
         let members = self.0.remove(&allocation)?.into_values();
-        let members = members.map(|Waiting { place, node, start }| Member { start, place, node });
+        let members =
+            members.map(|SpecifiedContainer { place, node, start }| Member { start, place, node });
         Some(Complete {
             allocation,
             members: members.collect(),

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{ApiError, Kind, KubeApi};
 use crate::books::ObjectKey;
 use crate::creating::{name, uid};
-use crate::desk::{Desk, SettleRequest};
+use crate::desk::{Desk, DeskRequest};
 use crate::limits::Bindings;
 use crate::observing::named;
 use crate::watches::{WatchEvent, one};
@@ -44,23 +44,23 @@ pub(crate) struct Keeper<C: NamespaceCore> {
     slots: SlotResource,
     api: KubeApi,
     changes: C::Changes,
-    requests: mpsc::Receiver<SettleRequest>,
+    requests: mpsc::Receiver<DeskRequest>,
     wanted: Namespaces,
     bindings: watch::Sender<Bindings>,
     known: KnownObjects,
     /// Those that wait for the next pass over all.
-    waiting: Vec<SettleRequest>,
+    waiting: Vec<DeskRequest>,
     /// The limits that were last reported.
     reported: BTreeMap<WorkspaceId, u32>,
     /// Of what concerns all namespaces: reading rows, and watching.
     pause: Duration,
     retry_at: Option<Instant>,
     /// Those that are not as rows want them, by name.
-    failing: BTreeMap<String, Failing>,
+    failing: BTreeMap<String, NamespaceFailure>,
 }
 
 /// Something in one namespace has failed.
-struct Failing {
+struct NamespaceFailure {
     reason: String,
     pause: Duration,
     retry_at: Instant,
@@ -280,7 +280,7 @@ impl<C: NamespaceCore> Keeper<C> {
             "a namespace of a Kubernetes cluster is not as its workspace wants it; it is tried again"
         );
         let retry_at = Instant::now() + pause;
-        let failing = Failing {
+        let failing = NamespaceFailure {
             reason,
             pause,
             retry_at,

@@ -11,7 +11,7 @@ use det_taskspec::ContainerExit;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::books::{End, ObjectKey, Starting, Takes};
+use crate::books::{End, ObjectKey, StartingContainer, Takes};
 use crate::classes::Classes;
 use crate::creating::{self, Creation, Turns};
 use crate::fitting::key_of;
@@ -19,7 +19,7 @@ use crate::gangs::{Complete, Gangs};
 use crate::observing::Observer;
 
 /// An allocation whose objects are being made.
-struct Creating {
+struct ObjectCreation {
     /// Ends it.
     cancel: CancellationToken,
     /// Namespaces and names of the Jobs that are created for it.
@@ -38,7 +38,7 @@ pub(crate) struct Starts {
     gangs: Gangs,
     classes: Classes,
     turns: Turns,
-    creating: BTreeMap<AllocationId, Creating>,
+    creating: BTreeMap<AllocationId, ObjectCreation>,
 }
 
 impl Starts {
@@ -97,7 +97,7 @@ impl Starts {
             }
         };
         for member in &members {
-            let starting = Starting {
+            let starting = StartingContainer {
                 place: member.place.clone(),
                 node: member.node.clone(),
                 slots: member.start.spec.slots.count(),
@@ -130,7 +130,7 @@ impl Starts {
         };
         self.creating.insert(
             allocation,
-            Creating {
+            ObjectCreation {
                 cancel,
                 jobs,
                 members: places,
@@ -198,7 +198,11 @@ impl Starts {
         self.creating.contains_key(allocation)
     }
 
-    fn finish(&mut self, observer: &mut Observer, allocation: &AllocationId) -> Option<Creating> {
+    fn finish(
+        &mut self,
+        observer: &mut Observer,
+        allocation: &AllocationId,
+    ) -> Option<ObjectCreation> {
         let creating = self.creating.remove(allocation)?;
         for (_, id) in &creating.members {
             observer.agenda.containers.insert(id.clone());
@@ -241,7 +245,8 @@ impl Starts {
 
     /// Ends the creation that a container belongs to; whether there is one.
     fn cancel(&self, observer: &mut Observer, id: &ContainerId) -> bool {
-        let is_of = |creating: &&Creating| creating.members.iter().any(|(_, member)| member == id);
+        let is_of =
+            |creating: &&ObjectCreation| creating.members.iter().any(|(_, member)| member == id);
         let Some(creating) = self.creating.values().find(is_of) else {
             return false;
         };

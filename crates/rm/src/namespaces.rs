@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, ExperimentId, Micros, TaskId, TrialId, WorkspaceId};
+use det_ids::{AllocationId, ExperimentId, Micros, RunId, TaskId, TrialId, WorkspaceId};
 use det_taskspec::TaskKind;
 
 use crate::Core;
@@ -35,14 +35,14 @@ pub struct LiveAttempt {
 pub struct AttemptOf {
     /// Kind of its task.
     pub kind: TaskKind,
-    /// Its task.
+    /// Task that the attempt is of.
     pub task_id: TaskId,
-    /// Its experiment, for trials.
+    /// Experiment of the trial; `None` for other kinds.
     pub experiment_id: Option<ExperimentId>,
-    /// Its trial, for trials.
+    /// Trial that the task is of; `None` for other kinds.
     pub trial_id: Option<TrialId>,
     /// The trial's run that it is.
-    pub run_id: i64,
+    pub run_id: RunId,
     /// The attempt of the task that it is, counted from 1.
     pub attempt: u32,
 }

@@ -1,6 +1,8 @@
 //! The table of rights for those who ask: what an actor is to `det_authz`, and its refusals in the words that users read.
 
-use det_authz::{Decision, Identity, Kind, Missing, Permission, Target, decide, decide_for_own};
+use det_authz::{
+    Decision, Identity, Kind, MissingRight, Permission, Target, decide, decide_for_own,
+};
 
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -47,7 +49,7 @@ impl Actor {
     /// The refusal that the actor "may not" `to_do`. `owner` names the owner of the target, where ownership is missing.
     pub(crate) fn refusal(
         &self,
-        missing: Missing,
+        missing: MissingRight,
         target: &Target<'_>,
         to_do: &str,
         owner: &str,
@@ -58,11 +60,11 @@ impl Actor {
         };
         let forbidden = |message: String| AppError::new(ErrorKind::Forbidden, message);
         match (missing, self) {
-            (Missing::Running, Self::Task(task)) => forbidden(format!(
+            (MissingRight::Running, Self::Task(task)) => forbidden(format!(
                 "allocation \"{}\" has ended: its token may only report late logs, metrics and checkpoints of its own",
                 task.allocation_id
             )),
-            (Missing::Identity, Self::Task(task)) => {
+            (MissingRight::Identity, Self::Task(task)) => {
                 let token = |of: &str| format!("the token of {of} may not act for");
                 let own_task = format!("task \"{}\"", task.task_id);
                 forbidden(match target.identity() {
@@ -75,18 +77,18 @@ impl Actor {
                     None => may_not,
                 })
             }
-            (Missing::Ownership, Self::Task(_)) => forbidden(format!(
+            (MissingRight::Ownership, Self::Task(_)) => forbidden(format!(
                 "{may_not}: it belongs to {owner}, and a task acts only on what belongs to its own owner"
             )),
-            (Missing::Ownership, Self::User(_)) => {
+            (MissingRight::Ownership, Self::User(_)) => {
                 forbidden(format!("{may_not}: it belongs to {owner}"))
                     .hint(format!("ask {owner} or an administrator to do it"))
             }
-            (Missing::User, _) => forbidden(format!("{may_not}: only users may")),
-            (Missing::Administrator, _) => {
+            (MissingRight::User, _) => forbidden(format!("{may_not}: only users may")),
+            (MissingRight::Administrator, _) => {
                 forbidden(format!("{may_not}: it needs an administrator"))
             }
-            (Missing::Running | Missing::Identity | Missing::Rule, _) => {
+            (MissingRight::Running | MissingRight::Identity | MissingRight::Rule, _) => {
                 forbidden(format!("{may_not}: no caller may"))
             }
         }

@@ -34,21 +34,21 @@ pub(crate) fn run() -> ExitCode {
     match removed(&mut io::stdout()) {
         Ok(0) => ExitCode::SUCCESS,
         Ok(failures) => {
-            say(
+            print_line(
                 &mut io::stderr(),
                 &format!("ERROR: {failures} of the checkpoints could not be deleted"),
             );
             ExitCode::FAILURE
         }
         Err(message) => {
-            say(&mut io::stderr(), &format!("ERROR: {message}"));
+            print_line(&mut io::stderr(), &format!("ERROR: {message}"));
             ExitCode::FAILURE
         }
     }
 }
 
 /// If the log is closed, the line is lost.
-fn say(out: &mut impl io::Write, line: &str) {
+fn print_line(out: &mut impl io::Write, line: &str) {
     drop(writeln!(out, "{line}"));
 }
 
@@ -74,19 +74,19 @@ fn removed(out: &mut impl io::Write) -> Result<usize, String> {
         match outcome {
             Ok(left) => {
                 report(&master, uuid, &left, out)?;
-                say(out, &format!("checkpoint {uuid}: {}", described(&left)));
+                print_line(out, &format!("checkpoint {uuid}: {}", described(&left)));
             }
             Err(message) => {
                 failures += 1;
-                say(out, &format!("ERROR: checkpoint {uuid}: {message}"));
+                print_line(out, &format!("ERROR: checkpoint {uuid}: {message}"));
             }
         }
     }
     if let Some(path) = &order.tensorboard {
         match storage.remove_below(path) {
-            Ok(()) => say(out, "the TensorBoard files of the experiment are deleted"),
+            Ok(()) => print_line(out, "the TensorBoard files of the experiment are deleted"),
             // They are no part of what the master keeps account of.
-            Err(error) => say(
+            Err(error) => print_line(
                 out,
                 &format!(
                     "WARNING: TensorBoard files in \"{path}\" were left where they are: {error}"
@@ -197,7 +197,7 @@ fn report(
                 "checkpoint {uuid}: what is left could not be reported: {text}"
             ));
         }
-        say(out, &format!("WARNING: {text}; trying again"));
+        print_line(out, &format!("WARNING: {text}; trying again"));
         thread::sleep(pause);
         pause = (pause * 2).min(LONGEST_PAUSE);
     }

@@ -99,7 +99,7 @@ impl Log {
     }
 
     /// Adds a message for users to the task's log.
-    pub(crate) fn say(&self, level: LogLevel, text: &str) {
+    pub(crate) fn add_message(&self, level: LogLevel, text: &str) {
         let records: Vec<Record> = text
             .lines()
             .map(|line| Record {

@@ -147,7 +147,7 @@ impl Processes {
         let is_missing = error.kind() == io::ErrorKind::NotFound;
         let is_name = !program.as_bytes().contains(&b'/');
         let path = env.path();
-        self.log.say(
+        self.log.add_message(
             LogLevel::Info,
             &format!(
                 "PATH is {}, and the working directory is {}",

@@ -286,7 +286,7 @@ impl Task {
         .map_err(|error| SetupError::host(chain(&error)))?;
         let notice = context.sandbox.as_ref();
         if let Some(notice) = notice.and_then(|spec| spec.notice.as_deref()) {
-            log.say(LogLevel::Warning, notice);
+            log.add_message(LogLevel::Warning, notice);
         }
         let text = |name: &str| env.text(name).map(str::to_owned);
         let address = Address {
@@ -347,7 +347,7 @@ impl Task {
             Ok(exit) => exit,
             Err(error) => {
                 // Users look for the reason in the task's log.
-                self.log.say(LogLevel::Error, &error.to_string());
+                self.log.add_message(LogLevel::Error, &error.to_string());
                 error.into_exit()
             }
         };
@@ -357,7 +357,7 @@ impl Task {
         self.processes.drain(self.stage.child());
         let texts = [self.oom_text(), self.process_limit_text()];
         for text in texts.iter().flatten() {
-            self.log.say(LogLevel::Error, text);
+            self.log.add_message(LogLevel::Error, text);
         }
         let tail = &self.processes.tail;
         let cause = tail.cause(&exit, &self.setup.run_dir, now_micros());
@@ -410,7 +410,7 @@ impl Task {
         let now = Instant::now();
         match self.ending {
             EndRequest::Saving { end_at } if end_at <= now => {
-                self.log.say(
+                self.log.add_message(
                     LogLevel::Warning,
                     "the task has not exited by itself in the time that its container has left; it is ended",
                 );
@@ -423,7 +423,7 @@ impl Task {
             && warn_at.is_some_and(|at| at <= now)
         {
             *warn_at = None;
-            self.log.say(
+            self.log.add_message(
                 LogLevel::Warning,
                 "still waiting for the other containers of this allocation: not all of them have started in 10 minutes",
             );
@@ -484,10 +484,10 @@ impl Task {
                 let text = format!(
                     "the container is being ended from outside; the task was asked to save and exit within {left} s"
                 );
-                self.log.say(LogLevel::Warning, &text);
+                self.log.add_message(LogLevel::Warning, &text);
             }
             Err(reason) => {
-                self.log.say(LogLevel::Warning, &reason);
+                self.log.add_message(LogLevel::Warning, &reason);
                 self.ask_to_end();
             }
         }
@@ -586,7 +586,7 @@ impl Task {
 
     fn on_prepared(&mut self, prepared: PreparedTask) -> Result<(), SetupError> {
         for warning in &prepared.warnings {
-            self.log.say(LogLevel::Warning, warning);
+            self.log.add_message(LogLevel::Warning, warning);
         }
         self.stages.context_unpacked = prepared.context_unpacked;
         match prepared.launch {

@@ -162,12 +162,12 @@ impl Actor {
         let exit = match error {
             LaunchError::Killed => ContainerExit::Killed,
             LaunchError::Task(message) => {
-                self.container.say(LogLevel::Error, message.clone());
+                self.container.log_line(LogLevel::Error, message.clone());
                 ContainerExit::SetupFailed { code: 1, message }
             }
             LaunchError::Host(message) => {
                 tracing::error!(container.id = %self.container.spec.container_id, "cannot start a container: {message}");
-                self.container.say(LogLevel::Error, message.clone());
+                self.container.log_line(LogLevel::Error, message.clone());
                 ContainerExit::StartFailed { message }
             }
         };
@@ -277,12 +277,12 @@ impl Actor {
                 .await??);
         }
         container.report(ContainerState::Pulling);
-        container.say(LogLevel::Info, format!("pulling image \"{}\"", spec.image));
+        container.log_line(LogLevel::Info, format!("pulling image \"{}\"", spec.image));
         let pulled = engine.pull(&spec.image, spec.registry_auth.as_ref(), |line| {
-            container.say(LogLevel::Info, line);
+            container.log_line(LogLevel::Info, line);
         });
         self.unless_killed(pulled, commands).await??;
-        container.say(LogLevel::Info, format!("pulled image \"{}\"", spec.image));
+        container.log_line(LogLevel::Info, format!("pulled image \"{}\"", spec.image));
         Ok(())
     }
 

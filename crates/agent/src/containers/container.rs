@@ -89,7 +89,7 @@ fn same_ports(spec: &ContainerSpec) -> Vec<(u16, u16)> {
 
 impl Container {
     /// Writes a line into the task's log.
-    pub(super) fn say(&self, level: LogLevel, text: impl Into<String>) {
+    pub(super) fn log_line(&self, level: LogLevel, text: impl Into<String>) {
         self.shared.outbox.log(AgentLog {
             allocation_id: self.spec.allocation_id.clone(),
             container_id: Some(self.spec.container_id.clone()),
@@ -120,7 +120,7 @@ impl Container {
         if let Some(kept) = &prepared.kept {
             let line =
                 format!("files in \"{kept}\" are kept for this user's later notebooks and shells");
-            self.say(LogLevel::Info, line);
+            self.log_line(LogLevel::Info, line);
         }
         match self.runtime {
             RuntimeKind::Process => self.start_process(session).await,
@@ -180,7 +180,7 @@ impl Container {
         session: &Session,
     ) -> Result<StartedContainer, LaunchError> {
         if let Some(notice) = grants::missing_capabilities_notice(&self.spec) {
-            self.say(LogLevel::Warning, notice);
+            self.log_line(LogLevel::Warning, notice);
         }
         let container = self.clone();
         let start = move || {
@@ -195,7 +195,7 @@ impl Container {
             ))
         })?;
         if let Some(reason) = unlimited {
-            self.say(LogLevel::Warning, without_limits(&reason));
+            self.log_line(LogLevel::Warning, without_limits(&reason));
         }
         Ok(StartedContainer {
             identity: Identity::Process(identity),
@@ -243,7 +243,7 @@ impl Container {
                     "\"task_limits\" of the agent's configuration are required, and cannot be set: {reason}"
                 )));
             }
-            Some(reason) => self.say(LogLevel::Warning, without_limits(&reason)),
+            Some(reason) => self.log_line(LogLevel::Warning, without_limits(&reason)),
             None => {}
         }
         let id = engine
@@ -350,7 +350,7 @@ impl Container {
 
     /// Kills a container that did not end when it was asked to.
     pub(super) async fn force(&self, identity: &Identity) {
-        self.say(
+        self.log_line(
             LogLevel::Warning,
             "the task did not end in time and is killed",
         );

@@ -49,7 +49,7 @@ pub(super) async fn ship_rest(container: &Container) {
         Err(error) => {
             tracing::warn!(container.id = %container_id, "the rest of a task's log is lost: {error}");
             let message = format!("the rest of this container's log is lost: {error}");
-            container.say(LogLevel::Warning, message);
+            container.log_line(LogLevel::Warning, message);
         }
     }
 }

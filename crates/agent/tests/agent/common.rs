@@ -156,7 +156,7 @@ impl FakeMaster {
         *self.shared.log_status.lock().unwrap() = status;
     }
 
-    pub(crate) fn say(&self, message: ToAgent) {
+    pub(crate) fn log_line(&self, message: ToAgent) {
         let agent = self.shared.agent.lock().unwrap();
         agent
             .as_ref()
@@ -173,7 +173,7 @@ impl FakeMaster {
     }
 
     pub(crate) fn kill(&self, id: &str, grace: bool) {
-        self.say(ToAgent::Kill {
+        self.log_line(ToAgent::Kill {
             container_id: id.into(),
             grace,
         });
@@ -225,7 +225,7 @@ impl FakeMaster {
 
     /// Lets the agent forget a container and waits until its directory is removed.
     pub(crate) async fn forget(&self, id: &str, data_dir: &Path) {
-        self.say(ToAgent::Forget {
+        self.log_line(ToAgent::Forget {
             container_id: id.into(),
         });
         let dir = data_dir.join("containers").join(id);

@@ -66,7 +66,7 @@ async fn the_debug_server_shows_ids_and_states_and_nothing_of_what_runs() {
     let hidden = "hunter2";
     secret.script.env.push(("PASSWORD".into(), hidden.into()));
     let allocation = secret.allocation_id.to_string();
-    master.say(start(secret));
+    master.log_line(start(secret));
     master.running(&id).await;
 
     let client = client(RootCertStore::empty()).build().unwrap();

@@ -46,7 +46,7 @@ async fn a_container_runs_reports_and_is_removed_when_forgotten() {
     // An engine is taken for the one that it reports to be.
     assert!(runtime == "docker" || runtime == "podman", "{runtime}");
     let id = fresh();
-    master.say(start(spec(
+    master.log_line(start(spec(
         &id,
         "echo in a container $DET_AGENT_ID; exit 4",
     )));
@@ -69,7 +69,7 @@ async fn ended_containers_are_kept_as_long_as_that_is_wanted() {
     let agent = Agent::start(options.clone());
     master.connected().await;
     let id = fresh();
-    master.say(start(spec(&id, "exit 0")));
+    master.log_line(start(spec(&id, "exit 0")));
     master.exit(&id).await;
     master.forget(&id, &root.path().join("data")).await;
     assert_eq!(engine_state(&id), "exited");
@@ -106,7 +106,7 @@ async fn a_container_has_the_limits_of_its_agent_and_ends_where_memory_runs_out(
     master.connected().await;
     let id = fresh();
     let text = "exec sh -c 'head -c 200000000 /dev/zero | tail -c 200000000 > /dev/null'";
-    master.say(start(spec(&id, text)));
+    master.log_line(start(spec(&id, text)));
     let exit = master.exit(&id).await;
     let posts = format!("{:?}", master.received().posts);
     // Not every host of an engine can limit memory; then the log of the task has a warning.
@@ -139,7 +139,7 @@ async fn processes_of_a_container_have_the_ulimits_of_their_agent() {
     master.connected().await;
     let id = fresh();
     let text = "echo files $(ulimit -Sn) of $(ulimit -Hn)";
-    master.say(start(spec(&id, text)));
+    master.log_line(start(spec(&id, text)));
     assert_eq!(master.exit(&id).await, ContainerExit::Exited { code: 0 });
     let posts = format!("{:?}", master.received().posts);
     assert!(posts.contains("files 1234 of 2345"), "{posts}");
@@ -166,7 +166,7 @@ async fn a_shell_of_another_user_has_the_directory_that_stays_and_its_working_di
         spec.user.uid = uid;
         spec.user.gid = uid;
         spec.owner_id = det_ids::UserId(if uid == 0 { 8 } else { 7 });
-        master.say(start(spec));
+        master.log_line(start(spec));
         let exit = master.exit(&id).await;
         let posts = format!("{:?}", master.received().posts);
         assert_eq!(exit, ContainerExit::Exited { code: 0 }, "{posts}");
@@ -186,7 +186,7 @@ async fn a_container_is_adopted_and_killed() {
     let agent = Agent::start(docker_options(&master, root.path()));
     master.connected().await;
     let id = fresh();
-    master.say(start(spec(&id, "sleep 600")));
+    master.log_line(start(spec(&id, "sleep 600")));
     let before = master.running(&id).await;
     agent.kill().await;
     let agent = Agent::start(docker_options(&master, root.path()));
@@ -211,7 +211,7 @@ async fn a_container_started_by_an_agent_that_died_before_it_recorded_that_is_fo
     let agent = Agent::start(docker_options(&master, root.path()));
     master.connected().await;
     let id = fresh();
-    master.say(start(spec(&id, "sleep 600")));
+    master.log_line(start(spec(&id, "sleep 600")));
     let before = master.running(&id).await;
     agent.kill().await;
     let record = r#"{"runtime":"docker","phase":{"phase":"launching"},"kill":null}"#;
@@ -243,7 +243,7 @@ async fn an_image_that_cannot_be_pulled_is_the_infrastructures_fault() {
     let id = fresh();
     let mut spec = spec(&id, "exit 0");
     spec.image = "127.0.0.1:9/no/such:image".into();
-    master.say(start(spec));
+    master.log_line(start(spec));
     let exit = master.exit(&id).await;
     assert!(
         matches!(&exit, ContainerExit::StartFailed { message } if message.contains("127.0.0.1:9/no/such:image")),
@@ -266,7 +266,7 @@ async fn a_container_that_someone_removes_is_lost() {
     let agent = Agent::start(docker_options(&master, root.path()));
     master.connected().await;
     let id = fresh();
-    master.say(start(spec(&id, "sleep 600")));
+    master.log_line(start(spec(&id, "sleep 600")));
     master.running(&id).await;
     let removed = std::process::Command::new("/usr/bin/docker")
         .args(["rm", "-f", &format!("det-{id}")])
@@ -293,7 +293,7 @@ async fn an_engine_that_restarts_is_waited_for() {
     let agent = Agent::start(docker_options(&master, root.path()));
     master.connected().await;
     let id = fresh();
-    master.say(start(spec(&id, "sleep 600")));
+    master.log_line(start(spec(&id, "sleep 600")));
     master.running(&id).await;
     let restarted = tokio::process::Command::new("sh")
         .arg("-c")

@@ -49,7 +49,7 @@ async fn groups_with_limits_go_with_their_task_also_where_another_agent_ends_it(
     let agent = Agent::start(options.clone());
     master.connected().await;
     let (ended, killed) = (fresh(), fresh());
-    master.say(start(spec(&ended, "cat /proc/self/cgroup > groups")));
+    master.log_line(start(spec(&ended, "cat /proc/self/cgroup > groups")));
     master.exit(&ended).await;
     if agent_lines(&master).contains("without some of the limits") {
         eprintln!("SKIPPED: no limits here: {}", agent_lines(&master));
@@ -65,7 +65,7 @@ async fn groups_with_limits_go_with_their_task_also_where_another_agent_ends_it(
     assert!(seen.contains(&format!("/determined/{ended}")), "{seen}");
     assert!(groups_of(&ended).is_empty());
     // The agent dies, the task ends, and an agent without limits takes its place.
-    master.say(start(spec(&killed, "sleep 600")));
+    master.log_line(start(spec(&killed, "sleep 600")));
     master.running(&killed).await;
     assert!(!groups_of(&killed).is_empty());
     agent.kill().await;
@@ -114,7 +114,7 @@ async fn where_limits_are_required_and_cannot_be_set_nothing_starts() {
     let agent = Agent::start(options.clone());
     master.connected().await;
     let id = fresh();
-    master.say(start(spec(&id, "exit 0")));
+    master.log_line(start(spec(&id, "exit 0")));
     match master.exit(&id).await {
         ContainerExit::StartFailed { message } => {
             assert!(message.contains("control group"), "{message}");

@@ -105,7 +105,7 @@ fn fresh() -> String {
 async fn a_task_is_started_reported_and_forgotten() {
     let world = Setup::new().await;
     let id = fresh();
-    world.master.say(start(spec(&id, "exit 0")));
+    world.master.log_line(start(spec(&id, "exit 0")));
     assert_eq!(
         world.master.exit(&id).await,
         ContainerExit::Exited { code: 0 }
@@ -144,7 +144,7 @@ async fn a_task_is_started_reported_and_forgotten() {
 async fn the_exit_code_of_a_failed_task_is_reported() {
     let world = Setup::new().await;
     let id = fresh();
-    world.master.say(start(spec(&id, "exit 7")));
+    world.master.log_line(start(spec(&id, "exit 7")));
     assert_eq!(
         world.master.exit(&id).await,
         ContainerExit::Exited { code: 7 }
@@ -157,9 +157,9 @@ async fn a_task_that_is_asked_for_twice_runs_once() {
     let world = Setup::new().await;
     let id = fresh();
     let spec = spec(&id, "echo x >> started; sleep 600");
-    world.master.say(start(spec.clone()));
+    world.master.log_line(start(spec.clone()));
     let first = world.master.running(&id).await;
-    world.master.say(start(spec));
+    world.master.log_line(start(spec));
     world
         .master
         .wait("the state again", |received| {
@@ -179,7 +179,7 @@ async fn a_task_that_is_asked_for_twice_runs_once() {
 async fn a_task_is_killed_at_once_and_again() {
     let world = Setup::new().await;
     let id = fresh();
-    world.master.say(start(spec(&id, "sleep 600")));
+    world.master.log_line(start(spec(&id, "sleep 600")));
     world.master.running(&id).await;
     world.master.kill(&id, false);
     world.master.kill(&id, false);
@@ -191,11 +191,11 @@ async fn a_task_is_killed_at_once_and_again() {
 async fn a_task_that_is_asked_to_end_may_end_well() {
     let world = Setup::new().await;
     let (well, badly) = (fresh(), fresh());
-    world.master.say(start(spec(
+    world.master.log_line(start(spec(
         &well,
         "trap 'exit 0' TERM; echo > ready; while :; do sleep 0.05; done",
     )));
-    world.master.say(start(spec(&badly, "sleep 600")));
+    world.master.log_line(start(spec(&badly, "sleep 600")));
     world.master.running(&badly).await;
     let ready = world.container(&well).join("run/ready");
     until("the task to be ready", || ready.exists()).await;
@@ -217,7 +217,7 @@ async fn what_a_task_leaves_behind_dies_with_it() {
     let id = fresh();
     world
         .master
-        .say(start(spec(&id, "setsid sleep 600 & sleep 0.1; exit 0")));
+        .log_line(start(spec(&id, "setsid sleep 600 & sleep 0.1; exit 0")));
     assert_eq!(
         world.master.exit(&id).await,
         ContainerExit::Exited { code: 0 }
@@ -230,7 +230,7 @@ async fn what_a_task_leaves_behind_dies_with_it() {
 async fn an_agent_that_returns_adopts_its_task() {
     let world = Setup::new().await;
     let id = fresh();
-    world.master.say(start(spec(&id, "sleep 600")));
+    world.master.log_line(start(spec(&id, "sleep 600")));
     let before = world.master.running(&id).await;
     let world = world.agent_dies(async |_| {}).await;
     let received = world.master.received();
@@ -245,7 +245,7 @@ async fn an_agent_that_returns_adopts_its_task() {
 async fn a_task_that_ended_while_the_agent_was_away_is_reported() {
     let world = Setup::new().await;
     let id = fresh();
-    world.master.say(start(spec(
+    world.master.log_line(start(spec(
         &id,
         "while ! [ -e go ]; do sleep 0.05; done; exit 3",
     )));
@@ -270,7 +270,7 @@ async fn an_agent_that_died_before_it_recorded_the_start_finds_the_task() {
     let id = fresh();
     world
         .master
-        .say(start(spec(&id, "echo x >> started; sleep 600")));
+        .log_line(start(spec(&id, "echo x >> started; sleep 600")));
     let before = world.master.running(&id).await;
     let started = world.container(&id).join("run/started");
     until("the task to write", || started.exists()).await;
@@ -312,7 +312,7 @@ async fn a_task_whose_supervisor_is_gone_is_lost_and_not_started_again() {
     let id = fresh();
     world
         .master
-        .say(start(spec(&id, "echo x >> started; sleep 600")));
+        .log_line(start(spec(&id, "echo x >> started; sleep 600")));
     let pid: i32 = world.master.running(&id).await.parse().unwrap();
     nix::sys::signal::kill(
         nix::unistd::Pid::from_raw(pid),
@@ -329,7 +329,7 @@ async fn a_task_whose_supervisor_is_gone_is_lost_and_not_started_again() {
 async fn the_rest_of_a_log_reaches_the_master_before_the_end_does() {
     let world = Setup::new().await;
     let id = fresh();
-    world.master.say(start(spec(&id, "sleep 600")));
+    world.master.log_line(start(spec(&id, "sleep 600")));
     let pid: i32 = world.master.running(&id).await.parse().unwrap();
     let spool = world.container(&id).join("run").join(SPOOL_DIR);
     let mut writer = Writer::open(&spool, det_spool::DEFAULT_CAPACITY_BYTES).unwrap();
@@ -376,7 +376,7 @@ async fn the_rest_of_a_log_reaches_the_master_before_the_end_does() {
 async fn a_log_that_the_master_does_not_take_is_given_up_with_a_line() {
     let world = Setup::new().await;
     let id = fresh();
-    world.master.say(start(spec(&id, "sleep 600")));
+    world.master.log_line(start(spec(&id, "sleep 600")));
     let pid: i32 = world.master.running(&id).await.parse().unwrap();
     let spool = world.container(&id).join("run").join(SPOOL_DIR);
     let mut writer = Writer::open(&spool, det_spool::DEFAULT_CAPACITY_BYTES).unwrap();
@@ -416,7 +416,7 @@ async fn a_log_that_the_master_does_not_take_is_given_up_with_a_line() {
 async fn tasks_go_on_while_the_master_is_away() {
     let mut world = Setup::new().await;
     let id = fresh();
-    world.master.say(start(spec(
+    world.master.log_line(start(spec(
         &id,
         "while ! [ -e go ]; do sleep 0.05; done; exit 5",
     )));
@@ -447,7 +447,7 @@ async fn a_missing_mount_is_the_tasks_fault_and_named() {
         create: false,
         trusted: false,
     });
-    world.master.say(start(spec));
+    world.master.log_line(start(spec));
     let exit = world.master.exit(&id).await;
     assert!(
         matches!(&exit, ContainerExit::SetupFailed { code: 1, message } if message.contains("/nonexistent/data")),
@@ -459,7 +459,7 @@ async fn a_missing_mount_is_the_tasks_fault_and_named() {
 #[tokio::test]
 async fn a_container_that_cannot_be_named_is_refused_and_forgotten() {
     let world = Setup::new().await;
-    world.master.say(start(spec("../../etc", "exit 0")));
+    world.master.log_line(start(spec("../../etc", "exit 0")));
     let exit = world.master.exit("../../etc").await;
     assert!(
         matches!(exit, ContainerExit::StartFailed { .. }),
@@ -472,7 +472,7 @@ async fn a_container_that_cannot_be_named_is_refused_and_forgotten() {
 async fn a_live_task_that_is_to_be_forgotten_is_killed_first() {
     let world = Setup::new().await;
     let id = fresh();
-    world.master.say(start(spec(&id, "sleep 600")));
+    world.master.log_line(start(spec(&id, "sleep 600")));
     world.master.running(&id).await;
     world
         .master
@@ -491,7 +491,7 @@ async fn an_agent_that_is_to_take_its_tasks_with_it_does() {
     let agent = Agent::start(options);
     master.connected().await;
     let id = fresh();
-    master.say(start(spec(&id, "sleep 600")));
+    master.log_line(start(spec(&id, "sleep 600")));
     master.running(&id).await;
     agent.shut_down().await.unwrap();
     assert_eq!(processes_of(&id), [] as [&str; 0]);
@@ -502,7 +502,7 @@ async fn an_agent_that_is_to_take_its_tasks_with_it_does() {
 async fn an_agent_that_ends_by_default_leaves_its_tasks() {
     let world = Setup::new().await;
     let id = fresh();
-    world.master.say(start(spec(&id, "sleep 600")));
+    world.master.log_line(start(spec(&id, "sleep 600")));
     let before = world.master.running(&id).await;
     let options = world.options();
     let Setup {
@@ -675,7 +675,7 @@ async fn short_pauses_do_not_use_up_the_attempts() {
 async fn an_agent_that_has_changed_ends_its_tasks_and_joins_anew_at_its_next_start() {
     let world = Setup::new().await;
     let id = "c1";
-    world.master.say(start(spec(id, "sleep 600")));
+    world.master.log_line(start(spec(id, "sleep 600")));
     let running = world.master.running(id).await;
     let process = std::path::Path::new("/proc").join(&running);
     let options = world.options();

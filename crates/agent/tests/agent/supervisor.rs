@@ -56,7 +56,7 @@ async fn a_task_sees_its_environment_and_its_output_reaches_the_master() {
     master.connected().await;
     let id = fresh();
     let text = "echo agent=$DET_AGENT_ID slots=$DET_SLOT_IDS master=$DET_MASTER; id -u; exit 3";
-    master.say(start(spec(&id, text)));
+    master.log_line(start(spec(&id, text)));
     assert_eq!(master.exit(&id).await, ContainerExit::Exited { code: 3 });
     let expected = format!("agent=agent-1 slots=[] master={}", master.url);
     let lines = lines(&master.received());
@@ -83,7 +83,7 @@ async fn a_real_task_is_adopted_killed_and_gone() {
     let agent = Agent::start(options(&master, root.path(), &supervisor));
     master.connected().await;
     let id = fresh();
-    master.say(start(spec(
+    master.log_line(start(spec(
         &id,
         "echo before; (setsid sleep 600 &); sleep 600",
     )));
@@ -118,7 +118,7 @@ async fn a_task_whose_supervisor_is_killed_leaves_nothing_and_its_log_arrives() 
     let agent = Agent::start(options(&master, root.path(), &supervisor));
     master.connected().await;
     let id = fresh();
-    master.say(start(spec(&id, "echo last words; sleep 600")));
+    master.log_line(start(spec(&id, "echo last words; sleep 600")));
     let pid: i32 = master.running(&id).await.parse().unwrap();
     let run = root
         .path()

@@ -99,7 +99,7 @@ pub(super) fn reach<'n>(
     at: &Position,
 ) -> Result<(&'n mut Node, Kind), PathError> {
     let mut node = root;
-    let mut place = Place {
+    let mut place = WalkPosition {
         kind: Kind::Section(section),
         default: None,
         path: String::new(),
@@ -114,14 +114,14 @@ pub(super) fn reach<'n>(
 }
 
 /// The position of a walk along a path.
-struct Place {
+struct WalkPosition {
     kind: Kind,
     /// Default of the key.
     default: Option<&'static str>,
     path: String,
 }
 
-impl Place {
+impl WalkPosition {
     fn member<'n>(
         &mut self,
         node: &'n mut Node,

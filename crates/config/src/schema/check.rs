@@ -417,7 +417,7 @@ fn note(findings: &mut Findings, node: &Node, field: &'static Field) {
         Note::Warn(why) => why,
     };
     // The effective configuration of one experiment, given to another, has defaults that no user wrote.
-    if !super::says_nothing(node, field) {
+    if !super::is_as_absent(node, field) {
         findings.warn(node.at.as_ref(), text);
     }
 }

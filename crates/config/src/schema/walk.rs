@@ -74,7 +74,7 @@ fn fill_kind(node: &mut Node, kind: Kind) {
 }
 
 /// Whether a given value means no more than its absence: empty, or the default.
-pub(crate) fn says_nothing(node: &Node, field: &Field) -> bool {
+pub(crate) fn is_as_absent(node: &Node, field: &Field) -> bool {
     let is_default = || {
         field
             .default
@@ -86,7 +86,7 @@ pub(crate) fn says_nothing(node: &Node, field: &Field) -> bool {
         (Tree::Map(members), Kind::Section(section)) => members.iter().all(|(key, member)| {
             section
                 .field(key)
-                .is_some_and(|field| says_nothing(member, field))
+                .is_some_and(|field| is_as_absent(member, field))
         }),
         (Tree::Map(members), _) if members.is_empty() => true,
         _ => is_default(),

@@ -54,19 +54,19 @@ fn leave_to(invariants: &Node, node: &mut Node) {
             }
         }
         (Tree::List(fixed), Tree::List(items)) => {
-            items.retain(|item| !fixed.iter().any(|fixed| says_all_of(item, fixed)));
+            items.retain(|item| !fixed.iter().any(|fixed| contains_all_of(item, fixed)));
         }
         _ => {}
     }
 }
 
 /// Whether `node` is `part`, defaults aside.
-fn says_all_of(node: &Node, part: &Node) -> bool {
+fn contains_all_of(node: &Node, part: &Node) -> bool {
     match (&node.tree, &part.tree) {
         (Tree::Map(members), Tree::Map(parts)) => parts.iter().all(|(key, part)| {
             members
                 .get(key)
-                .is_some_and(|member| says_all_of(member, part))
+                .is_some_and(|member| contains_all_of(member, part))
         }),
         _ => node.to_value() == part.to_value(),
     }

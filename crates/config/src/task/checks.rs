@@ -59,12 +59,12 @@ pub(crate) fn for_kind(findings: &mut Findings, kind: LaunchKind, root: &mut Nod
         "kernel_idle_timeout",
     ] {
         if let Some(given) = root.get(key).filter(|_| ignored(key)) {
-            let says_nothing = findings
+            let is_as_absent = findings
                 .document
                 .root
                 .field(key)
-                .is_some_and(|field| crate::schema::says_nothing(given, field));
-            if !says_nothing {
+                .is_some_and(|field| crate::schema::is_as_absent(given, field));
+            if !is_as_absent {
                 let what = match kind {
                     LaunchKind::Generic => kind.task().noun(),
                     kind => kind.name(),

@@ -69,7 +69,7 @@ pub struct Examination {
 type OwnTimeouts = HashMap<AllocationId, Option<Duration>>;
 
 /// Those who wait for what containers answer.
-type Waiting = HashMap<ContainerId, Vec<oneshot::Sender<Diagnosis>>>;
+type DiagnosisRequests = HashMap<ContainerId, Vec<oneshot::Sender<Diagnosis>>>;
 
 /// Examines trials. Cheap to clone.
 #[derive(Clone)]
@@ -81,7 +81,7 @@ pub struct Doctor {
     reach: ContainerReach,
     orchestration: Orchestration,
     silences: Silences,
-    waiting: Arc<Mutex<Waiting>>,
+    waiting: Arc<Mutex<DiagnosisRequests>>,
     /// What [`Doctor::look`] has read: only an experiment that does not run can be given another configuration.
     own_timeouts: Arc<Mutex<OwnTimeouts>>,
     rounds: Arc<Semaphore>,
@@ -141,7 +141,7 @@ impl Doctor {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, DiagnosisRequests> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

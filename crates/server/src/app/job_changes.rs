@@ -18,7 +18,7 @@ use crate::app::context::Context;
 use crate::app::documents::require_storable;
 use crate::app::orchestration::{Cause, Orchestration};
 use crate::app::pools::Pools;
-use crate::app::queue_entry::{JobChange, standing};
+use crate::app::queue_entry::{JobChange, queue_entry_of};
 use crate::app::searches::config_of;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -258,7 +258,7 @@ impl JobChanges {
             .into_iter()
             .filter(|other| other.resource_pool == *pool)
             .collect();
-        let standings: Vec<_> = queue.iter().map(standing).collect();
+        let entries: Vec<_> = queue.iter().map(queue_entry_of).collect();
         if *anchor == job.id {
             let side = match side {
                 Side::Ahead => "ahead of",
@@ -270,7 +270,7 @@ impl JobChanges {
         }
         let moving = &job.id;
         let order = settings.priority_order;
-        let changed = move_job(&standings, moving, anchor, side, order).map_err(|refused| {
+        let changed = move_job(&entries, moving, anchor, side, order).map_err(|refused| {
             AppError::new(
                 ErrorKind::NotFound,
                 format!(
@@ -280,13 +280,13 @@ impl JobChanges {
             .hint(format!("`det job list -p {pool}` shows the jobs there"))
         })?;
         let mut moved = job.clone();
-        for standing in changed {
-            let known = queue.iter().find(|row| row.id == standing.job_id);
+        for entry in changed {
+            let known = queue.iter().find(|row| row.id == entry.job_id);
             let Some(row) = known else { continue };
             let row = JobRow {
-                priority: standing.priority,
-                position: standing.position,
-                moved: standing.moved,
+                priority: entry.priority,
+                position: entry.position,
+                moved: entry.moved,
                 ..row.clone()
             };
             if row.id == moved.id {

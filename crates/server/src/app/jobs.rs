@@ -21,7 +21,7 @@ use crate::app::homes::KnownHomes;
 use crate::app::job_changes::JobChanges;
 use crate::app::ownership::Ownership;
 use crate::app::pools::Pools;
-use crate::app::queue_entry::{JobChange, standing};
+use crate::app::queue_entry::{JobChange, queue_entry_of};
 use crate::auth::{Actor, Auth};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::labels::TaskLabel;
@@ -180,7 +180,7 @@ impl QueueChange {
 
 /// Orders jobs pool by pool, each as it is served; in a pool without such an order (`None`), as they were submitted.
 fn in_order(a: &JobRow, b: &JobRow, order: Option<PriorityOrder>) -> Ordering {
-    let (first, second) = (standing(a), standing(b));
+    let (first, second) = (queue_entry_of(a), queue_entry_of(b));
     let served = |order| first.key(order).cmp(&second.key(order));
     let submitted = || (a.submitted_at, &a.id).cmp(&(b.submitted_at, &b.id));
     let pools = a.resource_pool.cmp(&b.resource_pool);

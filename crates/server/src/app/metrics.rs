@@ -11,7 +11,7 @@
 //!
 //! A report is acknowledged when it is in the journal. A validation goes by itself: the search's decision by it commits
 //! in the same transaction (`docs/contract/searchers.md`, "One transaction"). A report of a run that a newer run has
-//! outdated stays in its chunk and does not count ([`reports::Outdating`]).
+//! outdated stays in its chunk and does not count ([`reports::ReportCutoffs`]).
 //!
 //! Series ([`series`]) are made of chunks, for charts; streams (`stream`) send the reports in order. System metrics
 //! (`system`) are reports without a step, in groups of their own, which older clients read as series of readings

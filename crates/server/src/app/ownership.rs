@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use det_authz::{Decision, Identity, Kind, Missing, Permission, Target, decide, depends_on_owner};
+use det_authz::{
+    Decision, Identity, Kind, MissingRight, Permission, Target, decide, depends_on_owner,
+};
 use det_ids::{AllocationId, ExperimentId, JobId, TaskId, TrialId, UserId};
 use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
@@ -260,7 +262,7 @@ impl Ownership {
         let refusal = actor.refusal(missing, target, to_do, &owner);
         if permission == Permission::Redirect
             && target.kind() == Kind::Experiment
-            && missing == Missing::Ownership
+            && missing == MissingRight::Ownership
             && matches!(actor, Actor::User(_))
         {
             return Err(refusal.hint(format!(

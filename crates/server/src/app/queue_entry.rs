@@ -20,7 +20,7 @@ pub enum JobChange {
 }
 
 /// The position of a job in the queue of its pool.
-pub(crate) fn standing(job: &JobRow) -> QueueEntry {
+pub(crate) fn queue_entry_of(job: &JobRow) -> QueueEntry {
     QueueEntry {
         job_id: job.id.clone(),
         priority: job.priority,

@@ -161,7 +161,7 @@ pub(super) struct Throttle {
 
 /// A place among the logins that wait; given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedLogin {
     throttle: Throttle,
     address: Option<IpAddr>,
 }
@@ -209,7 +209,7 @@ impl Throttle {
     }
 
     /// A place among those that wait; `None` when as many wait as may.
-    pub(super) fn wait(&self, origin: &Origin) -> Option<Waiting> {
+    pub(super) fn wait(&self, origin: &Origin) -> Option<QueuedLogin> {
         self.with(|state| {
             let own = state.waiting.get(&origin.address).copied().unwrap_or(0);
             if own >= WAITING_PER_ADDRESS || state.waiting_count >= WAITING {
@@ -217,7 +217,7 @@ impl Throttle {
             }
             state.waiting.insert(origin.address, own + 1);
             state.waiting_count += 1;
-            Some(Waiting {
+            Some(QueuedLogin {
                 throttle: self.clone(),
                 address: origin.address,
             })
@@ -234,7 +234,7 @@ pub(super) fn too_many() -> AppError {
     .hint("wait some seconds and try again")
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedLogin {
     fn drop(&mut self) {
         self.throttle.with(|state| {
             state.waiting_count = state.waiting_count.saturating_sub(1);

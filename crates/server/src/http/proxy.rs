@@ -50,7 +50,7 @@ use crate::http::page;
 use crate::http::tokens;
 
 use self::browser::is_page;
-use self::host::{Place, Visit};
+use self::host::{RequestHost, Visit};
 
 /// The path below which services are, with the name of the service first.
 pub(crate) const PATH: &str = "/proxy/{*rest}";
@@ -104,22 +104,24 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
         .services
         .find(&service_name(parts.uri.path())?)
         .await?;
-    let place = Place::of(&master.context.config(), &parts.uri, &parts.headers);
+    let place = RequestHost::of(&master.context.config(), &parts.uri, &parts.headers);
     let caller = match &place {
-        Place::Services => {
+        RequestHost::Services => {
             match host::visit(&master.handovers, &parts, &service, master.tls).await? {
                 Visit::Answered(answer) => return Ok(answer),
                 Visit::From(caller) => caller,
             }
         }
-        Place::Api { services }
+        RequestHost::Api { services }
             if service.protocol == Protocol::Http && host::is_from_browser(&parts) =>
         {
             let caller = caller_with_access(&parts, master).await;
             let caller = caller.map(|(actor, _)| actor);
             return host::hand_over(&master.handovers, caller, &parts, &service, services).await;
         }
-        Place::Api { .. } | Place::Everything => caller_with_access(&parts, master).await,
+        RequestHost::Api { .. } | RequestHost::Everything => {
+            caller_with_access(&parts, master).await
+        }
     };
     // The token of a notebook is for programs. In a browser it would let the sender of an address put pages of
     // his own into the origin of the API.
@@ -132,7 +134,7 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
         Err(error)
             if error.kind == ErrorKind::Unauthenticated
                 && is_page(&parts)
-                && place != Place::Services =>
+                && place != RequestHost::Services =>
         {
             return page::login::first(&parts);
         }

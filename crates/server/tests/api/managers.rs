@@ -174,7 +174,7 @@ async fn until_state(cluster: &Cluster, client: &Client, id: ExperimentId, state
 }
 
 /// A place in a pool of a master of its own, with the container of an experiment's only trial.
-struct Running<P> {
+struct RunningTrial<P> {
     cluster: Cluster,
     client: Client,
     place: P,
@@ -182,7 +182,7 @@ struct Running<P> {
     spec: ContainerSpec,
 }
 
-impl<P: Place> Running<P> {
+impl<P: Place> RunningTrial<P> {
     /// A container that was started and is reported to run.
     async fn container_in(pool: &str) -> Self {
         let cluster = cluster().await;
@@ -253,7 +253,7 @@ async fn each_pool_starts_its_own<P: Place>() {
 }
 
 async fn what_is_said_twice_or_late_changes_nothing<P: Place>() {
-    let mut it = Running::<P>::container_in("default").await;
+    let mut it = RunningTrial::<P>::container_in("default").await;
     for observed in [running(), ObservedState::Pulling, ObservedState::Assigned] {
         it.place.observes(&it.spec, observed).await;
     }
@@ -262,17 +262,17 @@ async fn what_is_said_twice_or_late_changes_nothing<P: Place>() {
     it.place.forgets(&it.spec).await;
     // Of a container that is forgotten it may still report.
     it.place.observes(&it.spec, exited(1)).await;
-    let Running {
+    let RunningTrial {
         cluster,
         client,
         experiment,
         ..
     } = it;
-    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
+    RunningTrial::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
 async fn what_is_killed_is_ended_at_once<P: Place>() {
-    let mut it = Running::<P>::container_in("default").await;
+    let mut it = RunningTrial::<P>::container_in("default").await;
     let path = format!("/api/v1/experiments/{}/kill", it.experiment);
     it.client.post(&path, Value::Null).await.ok();
     assert!(!it.place.next_end().await, "it is asked first");
@@ -281,19 +281,19 @@ async fn what_is_killed_is_ended_at_once<P: Place>() {
         .observes(&it.spec, ObservedState::Terminated { exit, cause: None })
         .await;
     it.place.forgets(&it.spec).await;
-    let Running {
+    let RunningTrial {
         cluster,
         client,
         experiment,
         ..
     } = it;
-    Running::<P>::ends_as(cluster, &client, experiment, "STATE_CANCELED").await;
+    RunningTrial::<P>::ends_as(cluster, &client, experiment, "STATE_CANCELED").await;
 }
 
 async fn a_place_comes_back_with_what_it_holds<P: Place>() {
-    let it = Running::<P>::container_in("default").await;
+    let it = RunningTrial::<P>::container_in("default").await;
     let held = it.held(running());
-    let Running {
+    let RunningTrial {
         cluster,
         client,
         place,
@@ -305,13 +305,13 @@ async fn a_place_comes_back_with_what_it_holds<P: Place>() {
     // No second start: the next that it is asked for is to forget what has ended.
     place.observes(&spec, exited(0)).await;
     place.forgets(&spec).await;
-    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
+    RunningTrial::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
 async fn what_a_place_ended_while_it_was_away_has_ended<P: Place>() {
-    let it = Running::<P>::container_in("default").await;
+    let it = RunningTrial::<P>::container_in("default").await;
     let held = it.held(exited(0));
-    let Running {
+    let RunningTrial {
         cluster,
         client,
         place,
@@ -321,13 +321,13 @@ async fn what_a_place_ended_while_it_was_away_has_ended<P: Place>() {
     place.leave().await;
     let mut place = P::join(&cluster, "p", "default", held).await;
     place.forgets(&spec).await;
-    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
+    RunningTrial::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
 async fn what_a_place_does_not_hold_any_more_is_lost<P: Place>() {
-    let it = Running::<P>::container_in("default").await;
+    let it = RunningTrial::<P>::container_in("default").await;
     it.is_known().await;
-    let Running {
+    let RunningTrial {
         cluster,
         client,
         place,
@@ -341,15 +341,15 @@ async fn what_a_place_does_not_hold_any_more_is_lost<P: Place>() {
     assert_ne!(again.container_id, spec.container_id);
     place.observes(&again, exited(0)).await;
     place.forgets(&again).await;
-    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
+    RunningTrial::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
 async fn a_driver_that_leaves_late_ends_no_newer_connection<P: Place>() {
     // In this pool a place that is away is given up at once.
-    let it = Running::<P>::container_in("two").await;
+    let it = RunningTrial::<P>::container_in("two").await;
     it.is_known().await;
     let held = it.held(running());
-    let Running {
+    let RunningTrial {
         cluster,
         client,
         place: earlier,
@@ -360,12 +360,12 @@ async fn a_driver_that_leaves_late_ends_no_newer_connection<P: Place>() {
     earlier.leave().await;
     place.observes(&spec, exited(0)).await;
     place.forgets(&spec).await;
-    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
+    RunningTrial::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
 async fn a_place_that_stays_away_is_given_up<P: Place>() {
-    let it = Running::<P>::container_in("two").await;
-    let Running {
+    let it = RunningTrial::<P>::container_in("two").await;
+    let RunningTrial {
         cluster,
         client,
         place,
@@ -379,7 +379,7 @@ async fn a_place_that_stays_away_is_given_up<P: Place>() {
     other.observes(&again, running()).await;
     other.observes(&again, exited(0)).await;
     other.forgets(&again).await;
-    Running::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
+    RunningTrial::<P>::ends_as(cluster, &client, experiment, "STATE_COMPLETED").await;
 }
 
 /// The scenarios for both managers.

@@ -51,7 +51,7 @@ pub(crate) struct Findings {
     pub(crate) stage: Stage,
     pub(crate) errors: Vec<ConfigError>,
     pub(crate) warnings: Vec<ConfigWarning>,
-    pub(crate) place: Place,
+    pub(crate) place: DocumentPosition,
     /// What could be put right by moving it.
     pub(crate) misplaced: Vec<Misplacement>,
     /// Paths of keys that unknown ones most likely meant: to report these as missing as well would be to report one error twice.
@@ -67,7 +67,7 @@ impl Findings {
             stage,
             errors: Vec::new(),
             warnings: Vec::new(),
-            place: Place::default(),
+            place: DocumentPosition::default(),
             misplaced: Vec::new(),
             meant: Vec::new(),
             empty: Vec::new(),
@@ -247,13 +247,13 @@ impl Findings {
 
 /// Where a check is in the document.
 #[derive(Default)]
-pub(crate) struct Place {
+pub(crate) struct DocumentPosition {
     pub(super) steps: Vec<Segment>,
     /// Above 0 below a secret: values are not quoted.
     pub(super) hush: usize,
 }
 
-impl Place {
+impl DocumentPosition {
     /// The path of the value being looked at.
     pub(crate) fn path(&self) -> String {
         let mut out = String::new();

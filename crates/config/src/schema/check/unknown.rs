@@ -1,7 +1,7 @@
 //! Keys that are not known: what they most likely meant, and where they belong.
 
 use super::Walk;
-use super::findings::Place;
+use super::findings::DocumentPosition;
 use crate::errors::{ErrorCode, MAX_REPORTED, edit_distance};
 use crate::quote::quoted;
 use crate::schema::{Document, Field, Kind, Union, keys_of, leaves};
@@ -76,7 +76,7 @@ impl Walk<'_> {
                     None => return,
                 }
             }
-            Suggestion::Place(path) | Suggestion::Outside(path) => {
+            Suggestion::DocumentPosition(path) | Suggestion::Outside(path) => {
                 match &fields_at(Kind::Section(self.findings.document.root), path)[..] {
                     [field] => (field.kind, field.holds_secrets()),
                     _ => return,
@@ -96,14 +96,14 @@ impl Walk<'_> {
 /// Guesses what an unknown key at a place meant.
 struct Guess<'a> {
     document: &'static Document,
-    place: &'a Place,
+    place: &'a DocumentPosition,
 }
 
 impl Guess<'_> {
     /// What an unknown key may have meant.
     fn meaning(&self, key: &str, member: &Node, siblings: &[&'static str]) -> Option<Suggestion> {
         if let Some(place) = self.place.known_in(self.document, key) {
-            return Some(Suggestion::Place(place.to_owned()));
+            return Some(Suggestion::DocumentPosition(place.to_owned()));
         }
         let plain = snake(key);
         if let Some(sibling) = closest(&plain, siblings.iter().copied()) {
@@ -130,7 +130,9 @@ impl Guess<'_> {
             return Some(Suggestion::Outside(place.clone()));
         }
         match &places[..] {
-            [place] if self.place.steps.is_empty() => Some(Suggestion::Place(place.clone())),
+            [place] if self.place.steps.is_empty() => {
+                Some(Suggestion::DocumentPosition(place.clone()))
+            }
             // A leaf name that occurs all over the schema is no evidence.
             [_, ..] if places.len() <= 3 => Some(Suggestion::OneOf(places)),
             [] => self.meaning_within_lists(&plain, siblings),
@@ -224,7 +226,7 @@ enum Suggestion {
     /// This key in the section of the given one.
     Sibling(&'static str),
     /// A key elsewhere, by its dotted path.
-    Place(String),
+    DocumentPosition(String),
     /// The key of this name further out, by its dotted path.
     Outside(String),
     /// One of several elsewhere.
@@ -237,7 +239,7 @@ impl Suggestion {
     /// Where its value belongs, when that is certain enough to be shown; a flat key belongs where its name points.
     fn place(&self, key: &str) -> Option<String> {
         match self {
-            Self::Place(place) | Self::Outside(place) => Some(place.clone()),
+            Self::DocumentPosition(place) | Self::Outside(place) => Some(place.clone()),
             Self::Flat => Some(key.to_owned()),
             Self::Sibling(_) | Self::OneOf(_) => None,
         }
@@ -247,7 +249,7 @@ impl Suggestion {
     fn hint(&self, key: &str, around: &str) -> String {
         match self {
             Self::Sibling(sibling) => format!("did you mean \"{sibling}\"?"),
-            Self::Place(place) => format!("did you mean \"{place}\"?"),
+            Self::DocumentPosition(place) => format!("did you mean \"{place}\"?"),
             Self::Outside(place) => match around.rsplit_once('.') {
                 // Where the map around it is itself further in, the place is further than a level away.
                 Some((parent, _)) if *place != format!("{parent}.{key}") => {

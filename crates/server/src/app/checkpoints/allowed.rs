@@ -49,14 +49,14 @@ impl AllowedPaths {
     }
 
     /// A path as an allowed one and the rest below it; `None` = it is below none of them.
-    pub(super) fn place_of(&self, path: &Path) -> Option<Place> {
+    pub(super) fn place_of(&self, path: &Path) -> Option<AllowedDirectory> {
         let has_parent = |path: &Path| path.components().any(|c| c == Component::ParentDir);
         self.allowed
             .iter()
             .filter_map(|root| Some((root, path.strip_prefix(root).ok()?)))
             .filter(|(_, below)| !has_parent(below))
             .max_by_key(|(root, _)| root.components().count())
-            .map(|(root, below)| Place {
+            .map(|(root, below)| AllowedDirectory {
                 root: root.clone(),
                 below: below.to_owned(),
             })
@@ -65,12 +65,12 @@ impl AllowedPaths {
 
 /// A directory of this host: what an administrator allowed, and names below it that a user chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct AllowedDirectory {
     pub(super) root: PathBuf,
     pub(super) below: PathBuf,
 }
 
-impl Place {
+impl AllowedDirectory {
     pub(super) fn path(&self) -> PathBuf {
         joined(&self.root, &self.below)
     }

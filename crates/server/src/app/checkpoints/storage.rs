@@ -27,7 +27,9 @@ use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-use crate::app::checkpoints::allowed::{AllowedPaths, OWN_DIRECTORY, Place, joined, on_host};
+use crate::app::checkpoints::allowed::{
+    AllowedDirectory, AllowedPaths, OWN_DIRECTORY, joined, on_host,
+};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// File that every agent's data directory has.
@@ -63,7 +65,7 @@ pub struct Storage {
     /// The name that users know it by, for errors.
     name: String,
     /// Where it may be; the first that holds what is looked for counts.
-    places: Vec<Place>,
+    places: Vec<AllowedDirectory>,
     /// The master's data directory.
     data_dir: PathBuf,
 }
@@ -87,7 +89,7 @@ impl Storage {
                 )?;
                 if allowed.shared.as_deref() == Some(Path::new(host_path)) {
                     // A master in a container has the configured directory where every container has it.
-                    storage.places.push(Place {
+                    storage.places.push(AllowedDirectory {
                         root: PathBuf::from(SHARED_FS_DIR),
                         below,
                     });
@@ -137,7 +139,7 @@ impl Storage {
     fn at(root: &Path) -> Self {
         Self {
             name: "test storage".into(),
-            places: vec![Place {
+            places: vec![AllowedDirectory {
                 root: root.to_owned(),
                 below: PathBuf::new(),
             }],

@@ -18,11 +18,11 @@ const LOOK_UPS: usize = 16;
 
 /// Which reports of a trial still count.
 #[derive(Debug, Clone, Default)]
-pub struct Outdating {
+pub struct ReportCutoffs {
     by_group: BTreeMap<String, BTreeMap<RunId, i64>>,
 }
 
-impl Outdating {
+impl ReportCutoffs {
     /// Of one trial, as of now.
     pub async fn load(store: &Store, trial_id: TrialId) -> Result<Self, StoreError> {
         let mut conn = store.read().await?;
@@ -153,7 +153,7 @@ pub async fn at_steps(
         return Ok(found);
     }
     let trial_ids: Vec<TrialId> = wanted.keys().copied().collect();
-    let outdating = Outdating::load_all(store, &trial_ids).await?;
+    let outdating = ReportCutoffs::load_all(store, &trial_ids).await?;
     let mut take = |chunk: &ChunkRow| -> Result<(), StoreError> {
         let (Some(steps), Some(outdating)) =
             (wanted.get(&chunk.trial_id), outdating.get(&chunk.trial_id))
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_newer_run_outdates_its_first_step_and_later_ones() {
         let start = |group: &str, run, step| (group.to_owned(), run, step);
-        let outdating = Outdating::new(&[
+        let outdating = ReportCutoffs::new(&[
             start("training", RunId(1), 0),
             start("training", RunId(2), 5),
             start("validation", RunId(1), 5),

@@ -13,7 +13,7 @@ use det_store::{StoreError, metrics};
 
 use crate::app::context::Context;
 use crate::app::metrics::journal::Journal;
-use crate::app::metrics::reports::{Outdating, Pages};
+use crate::app::metrics::reports::{Pages, ReportCutoffs};
 use crate::error::AppResult;
 
 /// Reports of a group after which its series are brought up to date.
@@ -185,7 +185,7 @@ impl Series {
         look: &SeriesQuery,
     ) -> AppResult<BTreeMap<String, Vec<Point>>> {
         self.journal.flush().await?;
-        let outdating = Outdating::load(&self.context.store, trial_id).await?;
+        let outdating = ReportCutoffs::load(&self.context.store, trial_id).await?;
         if !outdating.has(group) {
             return Ok(BTreeMap::new());
         }
@@ -233,7 +233,7 @@ impl Series {
         group: &str,
         names: &[String],
         look: &SeriesQuery,
-        outdating: &Outdating,
+        outdating: &ReportCutoffs,
     ) -> AppResult<Option<BTreeMap<String, Vec<Point>>>> {
         let mut close: BTreeMap<String, Vec<Point>> = names
             .iter()

@@ -13,7 +13,7 @@ use det_store::{Store, StoreError};
 use tokio::sync::mpsc::{self, Sender};
 
 use crate::app::metrics::journal::Journal;
-use crate::app::metrics::reports::{Outdating, Pages, merge};
+use crate::app::metrics::reports::{Pages, ReportCutoffs, merge};
 use crate::budget::{Account, Budget, Reservation};
 use crate::error::AppResult;
 
@@ -123,7 +123,7 @@ impl Reports {
 
 /// The reports of one trial.
 struct OfTrial {
-    outdating: Outdating,
+    outdating: ReportCutoffs,
     orderer: Orderer,
     unpacked: mpsc::Receiver<UnpackedChunk>,
 }
@@ -137,7 +137,7 @@ impl OfTrial {
         group: Option<&str>,
     ) -> AppResult<Option<Self>> {
         journal.flush().await?;
-        let outdating = Outdating::load(store, trial_id).await?;
+        let outdating = ReportCutoffs::load(store, trial_id).await?;
         let groups: Vec<String> = outdating
             .groups()
             .filter(|name| group.is_none_or(|group| group == *name))
@@ -324,7 +324,7 @@ impl Orderer {
         &mut self,
         chunk: &ChunkRow,
         reports: Vec<StoredReport>,
-        outdating: &Outdating,
+        outdating: &ReportCutoffs,
         ready: &mut Ready,
     ) {
         if self.run_id != Some(chunk.run_id) {
@@ -432,7 +432,7 @@ mod tests {
         let mut orderer = Orderer::new(starts.into_bounds());
         let mut ready = Ready::default();
         for (row, reports) in rows {
-            orderer.add(&row, reports, &Outdating::default(), &mut ready);
+            orderer.add(&row, reports, &ReportCutoffs::default(), &mut ready);
         }
         orderer.finish(&mut ready);
         assert_eq!(orderer.held_bytes, 0);
@@ -554,7 +554,7 @@ mod tests {
         let mut ready = Ready::default();
         let mut sent = 0;
         for (row, reports) in rows {
-            orderer.add(&row, reports, &Outdating::default(), &mut ready);
+            orderer.add(&row, reports, &ReportCutoffs::default(), &mut ready);
             while ready.is_full() {
                 sent += ready.message().len();
             }
@@ -571,7 +571,7 @@ mod tests {
         let mut ready = Ready::default();
         for n in 0..9 {
             let (row, reports) = wide(n + 1, n, 200 << 10);
-            orderer.add(&row, reports, &Outdating::default(), &mut ready);
+            orderer.add(&row, reports, &ReportCutoffs::default(), &mut ready);
         }
         assert_eq!(ready.message().len(), 3);
         assert_eq!(ready.reports.len(), 6);

@@ -15,7 +15,7 @@ use det_store::{Store, allocations, trials};
 use crate::app::homes::{Homes, KnownHomes};
 use crate::app::jobs::{JobQueue, QueuedJob};
 use crate::app::metrics::journal::Journal;
-use crate::app::metrics::reports::{Outdating, Pages};
+use crate::app::metrics::reports::{Pages, ReportCutoffs};
 use crate::app::metrics::{VALIDATION, is_better};
 use crate::app::reads::phase::Phase;
 use crate::app::reads::sight::Sight;
@@ -255,7 +255,7 @@ pub(crate) async fn validation_history(
         .filter(|trial| trial.latest_validation.is_some())
         .map(|trial| trial.id)
         .collect();
-    let outdating = Outdating::load_all(&sources.store, &validated).await?;
+    let outdating = ReportCutoffs::load_all(&sources.store, &validated).await?;
     let mut validations = Vec::new();
     for (trial_id, outdating) in &outdating {
         let mut pages = Pages::new(&sources.store, *trial_id, VALIDATION);

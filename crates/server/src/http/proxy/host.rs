@@ -51,7 +51,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// By which name a request reached this master.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum RequestHost {
     /// There is one name for everything.
     Everything,
     /// The host of the API; services are shown to browsers at this host and port.
@@ -60,7 +60,7 @@ pub(super) enum Place {
     Services,
 }
 
-impl Place {
+impl RequestHost {
     /// Of a request with this address and these headers.
     pub(super) fn of(config: &MasterConfig, uri: &Uri, headers: &HeaderMap) -> Self {
         match &config.security.services_host {
@@ -96,12 +96,12 @@ fn authority(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
 
 /// Keeps everything but services away from the host of services.
 pub(crate) async fn apart(State(master): State<Master>, request: Request, next: Next) -> Response {
-    let place = Place::of(&master.context.config(), request.uri(), request.headers());
+    let place = RequestHost::of(&master.context.config(), request.uri(), request.headers());
     let path = request.uri().path();
     let is_service = path
         .strip_prefix("/proxy/")
         .is_some_and(|rest| !rest.is_empty());
-    if place != Place::Services || is_service {
+    if place != RequestHost::Services || is_service {
         return next.run(request).await;
     }
     let error = AppError::new(
@@ -316,8 +316,8 @@ fn local(address: &str, query: &str, cookie: Option<HeaderValue>) -> AppResult<R
 mod tests {
     use super::*;
 
-    fn place(services: &str, host: &str) -> Place {
-        Place::beside(services, host.parse().ok().as_ref())
+    fn place(services: &str, host: &str) -> RequestHost {
+        RequestHost::beside(services, host.parse().ok().as_ref())
     }
 
     #[test]
@@ -327,10 +327,14 @@ mod tests {
             "SERVICES.example.:8443",
             "services.example:80",
         ] {
-            assert_eq!(place("services.example", host), Place::Services, "{host}");
+            assert_eq!(
+                place("services.example", host),
+                RequestHost::Services,
+                "{host}"
+            );
             assert_eq!(
                 place("Services.Example:8443", host),
-                Place::Services,
+                RequestHost::Services,
                 "{host}"
             );
         }
@@ -353,7 +357,7 @@ mod tests {
             ),
             ("services.example", "", "services.example"),
         ] {
-            let api = Place::Api {
+            let api = RequestHost::Api {
                 services: leads_to.into(),
             };
             assert_eq!(place(services, host), api, "{services} {host}");

@@ -269,7 +269,7 @@ mod tests {
         let (mut service, service_side) = duplex(1024);
         let held_back = BufStream::new(service_side);
         let (client, carried) = over_messages(held_back, true, &Quiet::default());
-        client.say(b"x");
+        client.send(b"x");
         assert_eq!(service.read_u8().await.unwrap(), b'x');
         drop((client, service));
         carried.await.unwrap();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     impl Messages {
-        fn say(&self, bytes: &'static [u8]) {
+        fn send(&self, bytes: &'static [u8]) {
             let message = Message::Binary(Bytes::from_static(bytes));
             self.send.unbounded_send(Ok(message)).unwrap();
         }
@@ -318,8 +318,8 @@ mod tests {
         let quiet = Quiet::default();
         let (mut service, service_side) = duplex(1024);
         let (mut client, carried) = over_messages(service_side, true, &quiet);
-        client.say(b"request");
-        client.say(b"");
+        client.send(b"request");
+        client.send(b"");
         let mut request = Vec::new();
         service.read_to_end(&mut request).await.unwrap();
         assert_eq!(request, b"request");
@@ -341,12 +341,12 @@ mod tests {
         service.shutdown().await.unwrap();
         assert_eq!(client.next().await.unwrap(), "", "the end of the service");
         for _ in 0..100 {
-            client.say(b"x");
+            client.send(b"x");
             assert_eq!(service.read_u8().await.unwrap(), b'x');
             let earlier = quiet.begun() - 1;
             assert_eq!(quiet.pass(earlier), 0);
         }
-        client.say(b"");
+        client.send(b"");
         assert_eq!(service.read(&mut [0]).await.unwrap(), 0);
         carried.await.unwrap();
     }
@@ -356,8 +356,8 @@ mod tests {
         let quiet = Quiet::default();
         let (mut service, service_side) = duplex(1024);
         let (mut client, carried) = over_messages(service_side, false, &quiet);
-        client.say(b"");
-        client.say(b"x");
+        client.send(b"");
+        client.send(b"x");
         assert_eq!(service.read_u8().await.unwrap(), b'x');
         service.shutdown().await.unwrap();
         assert_eq!(client.next().await, None);

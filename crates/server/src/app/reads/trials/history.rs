@@ -13,7 +13,7 @@ use det_store::Store;
 use det_store::checkpoints::{self, CheckpointHead, CheckpointRow, CheckpointState};
 use det_store::metrics::{StoredReport, number};
 
-use crate::app::metrics::reports::{Outdating, Pages, merge};
+use crate::app::metrics::reports::{Pages, ReportCutoffs, merge};
 use crate::app::metrics::{TRAINING, VALIDATION};
 use crate::app::reads;
 use crate::app::reads::paging;
@@ -114,7 +114,7 @@ pub(crate) async fn page(
     reads::trials::find(store, actor, trial_id).await?;
     let groups = Groups::asked(query);
     sources.journal.flush().await?;
-    let outdating = Outdating::load(store, trial_id).await?;
+    let outdating = ReportCutoffs::load(store, trial_id).await?;
     let mut values: BTreeMap<Key, EntrySize> = BTreeMap::new();
     let by_metric = Some(query.sort_key.as_str()).filter(|key| !key.is_empty() && *key != BY_STEP);
     for group in groups.names() {
@@ -250,7 +250,7 @@ async fn each(
     store: &Store,
     trial_id: TrialId,
     group: &str,
-    outdating: &Outdating,
+    outdating: &ReportCutoffs,
     mut see: impl FnMut(RunId, StoredReport),
 ) -> AppResult<()> {
     if !outdating.has(group) {
@@ -277,7 +277,7 @@ async fn read(
     store: &Store,
     trial_id: TrialId,
     groups: &Groups,
-    outdating: &Outdating,
+    outdating: &ReportCutoffs,
     page: &[Key],
 ) -> AppResult<BTreeMap<Key, StoredReport>> {
     let wanted: BTreeSet<&Key> = page.iter().collect();
