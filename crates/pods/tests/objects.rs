@@ -724,5 +724,5 @@ fn each_pod_of_a_gang_is_as_small_as_one_of_two() {
         );
         template.to_string().len()
     };
-    assert_eq!(of(2), of(2_000));
+    assert_eq!(of(2), of(500));
 }

@@ -9,7 +9,7 @@ use det_rm::{Fit, FitQuery, Misfits};
 use serde_json::Value;
 
 use crate::Settings;
-use crate::limits::{Limits, NamespaceDemand};
+use crate::limits::{Limits, NamespaceDemands};
 use crate::observing::Observer;
 
 /// Demands whose answers are kept; beyond it they are made each time.
@@ -136,7 +136,7 @@ impl PlaceFacts {
 
 impl Fit for NodeFit {
     fn misfits(&self, query: FitQuery<'_>) -> Option<Arc<Misfits>> {
-        let NamespaceDemand {
+        let NamespaceDemands {
             selected_by,
             refusal,
         } = self.limits.of(query);

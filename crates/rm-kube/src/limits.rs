@@ -31,7 +31,7 @@ pub(crate) struct Limits {
 
 /// What namespaces demand of the containers of a request.
 #[derive(Debug, Default)]
-pub(crate) struct NamespaceDemand<'l> {
+pub(crate) struct NamespaceDemands<'l> {
     /// The namespace, where it has a node selector.
     pub(crate) selected_by: Option<&'l str>,
     /// Why a quota does not admit them now.
@@ -131,16 +131,16 @@ impl Limits {
     }
 
     /// What the namespace of a request's containers demands of them.
-    pub(crate) fn of(&self, query: FitQuery<'_>) -> NamespaceDemand<'_> {
+    pub(crate) fn of(&self, query: FitQuery<'_>) -> NamespaceDemands<'_> {
         if self.known.is_empty() {
-            return NamespaceDemand::default();
+            return NamespaceDemands::default();
         }
         let bound = query.workspace.and_then(|it| self.of_workspaces.get(&it));
         let Some(namespace) = bound.or_else(|| self.of_pools.get(query.pool)) else {
-            return NamespaceDemand::default();
+            return NamespaceDemands::default();
         };
         let Some(limits) = self.known.get(namespace) else {
-            return NamespaceDemand::default();
+            return NamespaceDemands::default();
         };
         let demand = QuotaDemand {
             // The keeper reports how many slots quotas leave to workspaces that are bound.
@@ -148,7 +148,7 @@ impl Limits {
             resource: &self.slots,
             demands: query.demands,
         };
-        NamespaceDemand {
+        NamespaceDemands {
             selected_by: (!limits.node_selector.is_empty()).then_some(namespace.as_str()),
             refusal: limits.refuses(namespace, demand),
         }

@@ -1,6 +1,5 @@
 //! What the sentences of reasons contain.
 
-#[allow(dead_code, reason = "other tests use the rest")]
 mod common;
 
 use common::{World, pool, prio};

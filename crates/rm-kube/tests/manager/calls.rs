@@ -84,14 +84,14 @@ async fn nodes_and_their_changes_cost_nothing_but_their_watch() {
     scene.has_left("a").await;
     scene.api.set_node_ready("a", true);
     scene.has_slots("a", 2).await;
-    // A list and a watch of nodes, pods, Jobs and events each.
+    // A list and a watch of nodes, pods, Jobs, events, namespaces and quotas each.
     let methods: Vec<_> = scene
         .api
         .requests()
         .into_iter()
         .map(|it| it.method)
         .collect();
-    assert_eq!(methods, ["GET"; 8]);
+    assert_eq!(methods, ["GET"; 12]);
 }
 
 /// A manager of a cluster whose kubelets run pods at once, with so many nodes of 8 GPUs.

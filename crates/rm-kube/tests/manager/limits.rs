@@ -81,3 +81,15 @@ async fn tasks_go_to_the_nodes_that_their_namespace_selects() {
     scene.api.patch("v1/nodes", "", "a", &label);
     lack(&scene, "both are", &[], "").await;
 }
+
+#[tokio::test]
+async fn a_master_without_the_right_to_read_namespaces_and_quotas_runs_tasks_all_the_same() {
+    let scene = Scene::with_nodes(&[]).await;
+    for kind in ["namespaces", "resourcequotas"] {
+        scene.api.faults().fail_next("GET", kind, 403, 1000);
+    }
+    scene.api.add_node("a", 2);
+    scene.has_slots("a", 2).await;
+    scene.is_quiet("a").await;
+    assert_eq!(lacking(&scene.core, None).len(), 0);
+}

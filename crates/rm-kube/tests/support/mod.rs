@@ -310,13 +310,12 @@ fn pod_of(objects: Objects<'_>, container: &ContainerId) -> Option<Pod> {
 
 /// The containers of the Job that made a pod, which may be gone by now.
 fn record_of(objects: Objects<'_>, pod: &Value) -> Option<Vec<ContainerId>> {
-    let owners = pod["metadata"]["ownerReferences"].as_array().into_iter();
-    let mut uids = owners.flatten().map(|owner| &owner["uid"]);
-    let uid = uids.next()?;
+    let name = &pod["metadata"]["labels"]["batch.kubernetes.io/job-name"];
     let made = objects.past("batch/v1/jobs", |job| {
-        let is_it = job["metadata"]["uid"] == *uid;
+        let of = (&job["metadata"]["name"], &job["metadata"]["namespace"]);
+        let is_it = of == (name, &pod["metadata"]["namespace"]);
         let record = job["metadata"]["annotations"]["determined.ai/containers"].is_string();
         (is_it && record).then(|| containers_of(job))
     });
-    made.into_iter().next()
+    made.into_iter().next_back()
 }
