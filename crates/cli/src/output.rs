@@ -33,11 +33,6 @@ pub(crate) fn note(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// Whether standard output is a terminal.
-pub(crate) fn stdout_is_terminal() -> bool {
-    io::stdout().is_terminal()
-}
-
 /// Whether standard error is a terminal.
 pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()

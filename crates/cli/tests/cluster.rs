@@ -181,10 +181,12 @@ fn tasks_that_rest_or_have_ended_are_listed_when_they_are_asked_for() {
             "priority": 42, "schedulerType": "priority", "priorityOrder": "lower goes first",
         })
     };
+    let mut failed = task("e", "ERROR", "2026-11-21T09:00:00Z");
+    failed["lastFailure"] = json!({"reason": "it broke", "lastLines": ["KeyError: 'lr'"]});
     let tasks = json!({
         "allocationIdToSummary": {},
         "pausedTasks": [task("p", "PAUSED", "2026-11-21T10:00:00Z")],
-        "endedTasks": [task("e", "ERROR", "2026-11-21T09:00:00Z")],
+        "endedTasks": [failed],
     });
     stub.on("GET /api/v1/tasks", ok(tasks));
     let user = User::using(&stub);
@@ -207,6 +209,9 @@ fn tasks_that_rest_or_have_ended_are_listed_when_they_are_asked_for() {
     let run = user.det(&["task", "list"]);
     assert_eq!(stub.last("GET /api/v1/tasks").line, "GET /api/v1/tasks");
     assert!(run.err.contains("paused: task p"), "{run:?}");
+    let run = user.det(&["task", "list", "--all"]);
+    let failed = "task e failed: it broke; the last lines of its code:\n    KeyError: 'lr'\n";
+    assert!(run.err.contains(failed), "{run:?}");
 }
 
 #[test]

@@ -337,6 +337,33 @@ fn commands_are_listed_in_the_form_of_the_other_client() {
 }
 
 #[test]
+fn a_command_that_failed_is_shown_with_the_last_lines_of_its_code() {
+    let mut failed = command("TERMINATED", &json!(1), "the code ended with exit code 1");
+    let lines = ["Traceback (most recent call last):", "KeyError: 'lr'"];
+    failed["lastFailure"] =
+        json!({"reason": "the code ended with exit code 1", "lastLines": lines});
+    let stub = launches(answer(&failed));
+    let long = "the task could not be started: the image could not be pulled from its registry";
+    let mut other = command("TERMINATED", &Value::Null, long);
+    other["id"] = json!(OTHER);
+    listed(&stub, &[failed, other]);
+    let user = User::using(&stub);
+    let run = user.det(&["cmd", "list"]);
+    assert!(run.out.contains(" exit code 1: KeyError: 'lr' "), "{run:?}");
+    let cut = " the task could not be started: the image could not be pulle… ";
+    assert!(run.out.contains(cut), "{run:?}");
+    assert!(run.err.contains("`det cmd describe ID`"), "{run:?}");
+    let csv = user.det(&["cmd", "list", "--csv"]).ok();
+    assert!(csv.contains(long) && !csv.contains("KeyError"), "{csv}");
+    let run = user.det(&["cmd", "describe", ID]);
+    let whole = format!(
+        "\nIt has ended: the code ended with exit code 1; the last lines of its code:\n    {}\n    {}\n",
+        lines[0], lines[1]
+    );
+    assert!(run.out.ends_with(&whole), "{run:?}");
+}
+
+#[test]
 fn one_command_is_named_by_the_beginning_of_its_id() {
     let stub = launches(answer(&command("RUNNING", &Value::Null, "")));
     listed(&stub, &[json!({"id": ID}), json!({"id": OTHER})]);

@@ -8,15 +8,8 @@ use crate::values::{items, text};
 /// A sentence about a failure, and below it the last lines of the code that failed, where there are any which the sentence
 /// does not have yet.
 pub(crate) fn with_last_lines(sentence: &str, last_lines: &Value) -> String {
-    // Both have words of the code, which must not steer the terminal.
-    let plain = |text: &str| -> String {
-        text.chars()
-            .filter(|c| matches!(c, '\t' | '\n') || !c.is_control())
-            .collect()
-    };
     let sentence = plain(sentence);
-    let lines = items(last_lines).filter_map(Value::as_str).map(plain);
-    let lines: Vec<String> = lines.collect();
+    let lines = lines(last_lines);
     // The failure of a gang has them in its sentence.
     if lines.is_empty() || sentence.contains(&lines.join(" | ")) {
         return sentence;
@@ -27,6 +20,19 @@ pub(crate) fn with_last_lines(sentence: &str, last_lines: &Value) -> String {
         shown.push_str(&line);
     }
     shown
+}
+
+/// Lines of code, without what would steer the terminal.
+pub(crate) fn lines(last_lines: &Value) -> Vec<String> {
+    let lines = items(last_lines).filter_map(Value::as_str);
+    lines.map(plain).collect()
+}
+
+/// A text with words of the code, without what would steer the terminal.
+fn plain(text: &str) -> String {
+    text.chars()
+        .filter(|c| matches!(c, '\t' | '\n') || !c.is_control())
+        .collect()
 }
 
 /// A trial with why it failed last, which lists of trials do not have; `None` = it is gone.

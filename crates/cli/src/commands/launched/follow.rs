@@ -29,7 +29,8 @@ async fn to_the_end(kind: &Kind, client: &Client, id: &str) -> Result<ExitCode, 
     // The log has why it waits, too.
     let source = LogSource::Task(id.to_owned());
     logs::print(client, &source, Query::new(), &LogArgs::following()).await?;
-    let End { code, reason } = end_after_logs(kind, client, id).await?;
+    // Its last lines were just printed.
+    let End { code, reason, .. } = end_after_logs(kind, client, id).await?;
     if code != 0 {
         output::note(format_args!("{} {id} has ended: {reason}", kind.noun));
     }

@@ -8,7 +8,7 @@ use det_config::task::LaunchKind;
 use serde_json::{Value, json};
 
 use super::Kind;
-use crate::commands::lookup;
+use crate::commands::{failures, lookup};
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
@@ -117,11 +117,14 @@ pub(super) async fn list(kind: &Kind, session: &Session, args: &ListArgs) -> Res
             .try_for_each(|one| output::line(text(one, "id")));
     }
     let format = args.format.format();
-    let width = match format {
-        Format::Table if output::stdout_is_terminal() => Some(SHORT),
-        Format::Table | Format::Csv | Format::Json => None,
-    };
-    listing(kind, format, width, &found).print(format, &found)
+    listing(kind, format, &found).print(format, &found)?;
+    if format == Format::Table && found.iter().any(is_cut) {
+        let group = kind.group;
+        output::note(format_args!(
+            "`det {group} describe ID` shows in full how one ended"
+        ));
+    }
+    Ok(())
 }
 
 /// Shows one, as a list of one; as JSON it is the object alone.
@@ -133,7 +136,15 @@ pub(super) async fn describe(
 ) -> Result<(), CliError> {
     let answer = kind.get(client, id).await?;
     let found = shown(client, [&answer[kind.member]]).await?;
-    listing(kind, format, None, &found).print(format, &found.first())
+    listing(kind, format, &found).print(format, &found.first())?;
+    let one = &answer[kind.member];
+    let last_lines = &one["lastFailure"]["lastLines"];
+    let has_more = is_cut(one) || items(last_lines).next().is_some();
+    if format == Format::Table && has_more {
+        let ended = failures::with_last_lines(&text(one, "exitStatus"), last_lines);
+        output::line(format_args!("\nIt has ended: {ended}"))?;
+    }
+    Ok(())
 }
 
 /// The API's objects with the name of the workspace, and the state without its prefix.
@@ -173,12 +184,12 @@ fn sort(found: &mut [Value], by: SortBy, order: OrderBy) {
     }
 }
 
-/// Most characters of why one ended, in a table at a terminal: sentences would make lines that are wrapped.
-const SHORT: usize = 40;
+/// Most characters of how one ended, in the table of a list.
+const SHORT: usize = 60;
 
-/// The rows of a list, in which sentences have at most `width` characters; `None` = they are whole. Tables have the time of the
-/// start too, which CSV has not: programs read its columns.
-fn listing(kind: &Kind, format: Format, width: Option<usize>, found: &[Value]) -> Listing {
+/// The rows of a list. Tables have sentences in short, and the time of the start too, which CSV has not: programs read its
+/// columns.
+fn listing(kind: &Kind, format: Format, found: &[Value]) -> Listing {
     let columns = match kind.launch {
         LaunchKind::Tensorboard => OF_TENSORBOARDS,
         LaunchKind::Notebook | LaunchKind::Shell | LaunchKind::Command | LaunchKind::Generic => {
@@ -199,22 +210,34 @@ fn listing(kind: &Kind, format: Format, width: Option<usize>, found: &[Value]) -
             // As the `PyPI` client writes lists.
             (_, Value::Array(_)) => format!("[{}]", joined(one, column)),
             (STARTED, _) => time(one, column),
-            ("exitStatus", _) => shortened(text(one, column), width),
+            ("exitStatus", _) if format == Format::Table => shortened(how_ended(one), SHORT),
             _ => text(one, column),
         }));
     }
     listing
 }
 
-/// A text in at most so many characters.
-fn shortened(text: String, width: Option<usize>) -> String {
-    match width {
-        Some(width) if text.chars().count() > width => {
-            let kept: String = text.chars().take(width - 1).collect();
-            format!("{}…", kept.trim_end())
-        }
-        _ => text,
+/// How one ended, in few words: of one whose code failed the last line of that, which most often names the error.
+fn how_ended(one: &Value) -> String {
+    let last = failures::lines(&one["lastFailure"]["lastLines"]).pop();
+    match (one["exitCode"].as_i64(), last) {
+        (Some(code), Some(last)) => format!("exit code {code}: {}", last.trim()),
+        _ => text(one, "exitStatus"),
     }
+}
+
+/// Whether a table leaves out a part of how one ended.
+fn is_cut(one: &Value) -> bool {
+    how_ended(one).chars().count() > SHORT
+}
+
+/// A text in at most so many characters.
+fn shortened(text: String, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text;
+    }
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    format!("{}…", kept.trim_end())
 }
 
 #[cfg(test)]
@@ -222,12 +245,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sentence_is_shortened_at_a_terminal_alone() {
-        let sentence = || "its container ended with exit code 137 (killed by a signal)".to_owned();
-        let short = shortened(sentence(), Some(SHORT));
+    fn a_sentence_of_a_table_is_shortened() {
+        let sentence = "its container ended with exit code 137 (killed by a signal)";
+        let short = shortened(sentence.to_owned(), 40);
         assert_eq!(short, "its container ended with exit code 137…");
-        assert!(short.chars().count() <= SHORT);
-        assert_eq!(shortened(sentence(), None), sentence());
-        assert_eq!(shortened("fine".to_owned(), Some(SHORT)), "fine");
+        assert_eq!(shortened(short.clone(), 40), short);
+    }
+
+    #[test]
+    fn a_list_has_the_last_line_of_code_that_failed() {
+        let ended = |code: Value, lines: Value| {
+            how_ended(
+                &json!({"exitStatus": "it ended", "exitCode": code, "lastFailure": {"lastLines": lines}}),
+            )
+        };
+        let lines = json!([
+            "Traceback (most recent call last):",
+            " KeyError: \u{1b}'lr'"
+        ]);
+        assert_eq!(
+            ended(json!(1), lines.clone()),
+            "exit code 1: KeyError: 'lr'"
+        );
+        assert_eq!(ended(Value::Null, lines), "it ended");
+        assert_eq!(ended(json!(1), json!([])), "it ended");
+        assert_eq!(how_ended(&json!({"exitStatus": "", "exitCode": null})), "");
     }
 }

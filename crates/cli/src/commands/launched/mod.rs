@@ -17,6 +17,7 @@ use det_config::task::LaunchKind;
 use det_config::yaml::to_yaml;
 use serde_json::Value;
 
+use crate::commands::failures::with_last_lines;
 use crate::commands::logs::{self, LogArgs, LogSource};
 use crate::commands::lookup;
 use crate::error::CliError;
@@ -70,6 +71,15 @@ pub(crate) struct End {
     pub(crate) code: u8,
     /// Why it ended, as the master puts it.
     pub(crate) reason: String,
+    /// The last lines of its code, as the API has them, if it failed.
+    last_lines: Value,
+}
+
+impl End {
+    /// Why it ended, with the last lines of its code if it failed.
+    pub(crate) fn in_full(&self) -> String {
+        with_last_lines(&self.reason, &self.last_lines)
+    }
 }
 
 impl Kind {
@@ -120,6 +130,7 @@ impl Kind {
         (state(one, "state") == "TERMINATED").then(|| End {
             code: exit_code(&one["exitCode"]),
             reason: text(one, "exitStatus"),
+            last_lines: one["lastFailure"]["lastLines"].clone(),
         })
     }
 }
@@ -139,7 +150,11 @@ fn end_of_generic(task: &Value) -> Option<End> {
             text(last, "exitReason"),
         ),
     };
-    Some(End { code, reason })
+    Some(End {
+        code,
+        reason,
+        last_lines: task["lastFailure"]["lastLines"].clone(),
+    })
 }
 
 /// An exit code of the API as that of a process; one that there is not, or that no process has, is a failure.

@@ -72,7 +72,7 @@ async fn is_ready(kind: &Kind, client: &Client, id: &str, task: &Value) -> Resul
     }
     let Kind { noun, group, .. } = kind;
     let reason = kind.end(&kind.get(client, id).await?);
-    let reason = reason.map_or_else(|| "it has terminated".to_owned(), |end| end.reason);
+    let reason = reason.map_or_else(|| "it has terminated".to_owned(), |end| end.in_full());
     Err(
         CliError::request(format!("{noun} {id} has ended: {reason}")).with_hint(format!(
             "`det {group} logs {id}` shows what it logged, `det {group} start` starts another one"

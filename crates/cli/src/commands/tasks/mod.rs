@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use det_client::{Client, Query, api_path};
 use serde_json::Value;
 
+use crate::commands::failures::with_last_lines;
 use crate::commands::launched::Turn;
 use crate::commands::logs::{self, LogArgs, LogSource};
 use crate::commands::lookup;
@@ -160,7 +161,11 @@ async fn list(client: &Client, args: &ListArgs) -> Result<(), CliError> {
         }
         let resting = ["pausedTasks", "endedTasks"];
         let resting = resting.iter().flat_map(|member| items(&answer[*member]));
-        return print_with(&in_queue(&answer), resting.collect(), format);
+        print_with(&in_queue(&answer), resting.collect(), format)?;
+        if format == Format::Table {
+            note_failures(items(&answer["endedTasks"]));
+        }
+        return Ok(());
     }
     print(&in_queue(&answer), format)?;
     if format == Format::Table {
@@ -173,6 +178,23 @@ async fn list(client: &Client, args: &ListArgs) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+/// Most tasks of which a list prints why they failed.
+const EXPLAINED: usize = 5;
+
+/// Prints why those of some tasks that have ended failed that did, the newest first.
+fn note_failures<'a>(ended: impl Iterator<Item = &'a Value>) {
+    let failed = ended.filter(|task| task["lastFailure"].is_object());
+    for (index, task) in failed.enumerate() {
+        if index == EXPLAINED {
+            output::note("others failed too: `det job why TASK_ID` explains it");
+            return;
+        }
+        let (id, failure) = (text(task, "taskId"), &task["lastFailure"]);
+        let sentence = format!("task {id} failed: {}", text(failure, "reason"));
+        output::note(with_last_lines(&sentence, &failure["lastLines"]));
+    }
 }
 
 /// Prints tasks in the order of their registration.
