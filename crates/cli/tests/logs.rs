@@ -165,3 +165,31 @@ fn the_last_lines_are_printed_and_then_those_that_come() {
         "{asked:?}"
     );
 }
+
+#[test]
+fn a_filter_that_matches_no_line_is_answered_with_what_the_log_has() {
+    let stub = StubMaster::start();
+    stub.on("GET /api/v1/tasks/7.r/logs", stream(&[]));
+    let fields = json!({"sources": ["task", "determined-master"], "rankIds": [0, 3]});
+    stub.on("GET /api/v1/tasks/7.r/logs/fields", stream(&[fields]));
+    stub.on("GET /api/v1/tasks", ok(json!({})));
+    stub.on("GET /api/v1/tasks/7.r", ok(json!({"task": {}})));
+    let user = User::using(&stub);
+    let asked = ["task", "logs", "7.r", "--source", "x", "--rank-id", "3"];
+    for more in [&[][..], &["--tail", "3"]] {
+        let run = user.det(&[&asked[..], more].concat());
+        let noted = run.err.lines().last();
+        assert_eq!(
+            noted,
+            Some(
+                "no line of the log of task 7.r is from source x: its lines are from determined-master, task"
+            )
+        );
+        assert_eq!(run.ok(), "");
+    }
+    // Without a filter nothing is asked for.
+    user.det(&["task", "logs", "7.r"]).ok();
+    let asked = stub.lines();
+    let fields = asked.iter().filter(|line| line.contains("fields"));
+    assert_eq!(fields.count(), 2, "{asked:?}");
+}

@@ -1,5 +1,7 @@
 //! Logs of trials and tasks.
 
+mod fields;
+
 use clap::{Args, ValueEnum};
 use det_client::{Client, ClientError, LineStream, Query, api_path};
 use det_ids::TrialId;
@@ -213,7 +215,7 @@ pub(crate) async fn print(
             .rev()
             .try_for_each(|record| print_record(record, args.json))?;
         if !args.follow {
-            return note_deletions(client, source, !records.is_empty()).await;
+            return note_reasons(client, source, args, !records.is_empty()).await;
         }
         follower.goes_on_after(records.into_iter().next());
     }
@@ -231,7 +233,7 @@ pub(crate) async fn print(
             Err(error) => return Err(source.refusal(error)),
         }
     }
-    note_deletions(client, source, follower.printed > 0).await?;
+    note_reasons(client, source, args, follower.printed > 0).await?;
     if args.follow && lives(client, source).await {
         output::note(format_args!(
             "the log stream has ended; `{}` opens it again",
@@ -262,6 +264,20 @@ pub(crate) async fn note_all(client: &Client, source: &LogSource) {
     while let Ok(Some(record)) = follower.next(true).await {
         output::note(text(&record, "message").trim_end_matches('\n'));
     }
+}
+
+/// Prints why there are no lines, or no earlier ones: they were deleted, or a filter matches none.
+async fn note_reasons(
+    client: &Client,
+    source: &LogSource,
+    args: &LogArgs,
+    printed: bool,
+) -> Result<(), CliError> {
+    note_deletions(client, source, printed).await?;
+    if !printed {
+        fields::note_missing(client, source, args).await?;
+    }
+    Ok(())
 }
 
 /// Prints when the logs were deleted, if they were: all of them where nothing was printed, else those of earlier tasks of
