@@ -155,6 +155,23 @@ def test_a_killed_process_is_lost_and_another_one_goes_on(cluster: Cluster) -> N
     assert cluster.experiment(trial["experimentId"])["state"] == "COMPLETED"
 
 
+def test_code_that_lives_goes_on_through_a_restart_of_the_master(cluster: Cluster) -> None:
+    go_on = cluster.root / "work" / "go-on"
+    with code(cluster, *named("lives", "one"), "--go-on", go_on) as part:
+        wait_for("the code to wait", lambda: "waiting" in part.log.read_text(), within=30, seen=part.log.read_text)
+        cluster.expect_alarm("det_agent::connection: (lost|no connection to) the master")
+        cluster.restart("master")
+        cluster.wait_for_master()
+        go_on.touch()
+        assert part.wait(within=60) == 0, part.log.read_text()
+    trial = trial_of(cluster, "lives", "one")
+    assert state_of(cluster, trial) == "COMPLETED"
+    assert [report["totalBatches"] for report in cluster.metrics(trial["id"], "training")] == [1, 2, 3]
+    logs = cluster.client("trial", "logs", trial["id"]).out
+    for line in ("goes on from step 0", "waiting", "rank 0: done"):
+        assert logs.count(line) == 1, logs
+
+
 def test_each_process_of_several_has_its_log(cluster: Cluster) -> None:
     def rank(number: int) -> contextlib.AbstractContextManager[Part]:
         return code(cluster, *named("several", "one"), "--size", 2, "--rank", number)

@@ -18,6 +18,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--size", type=int, default=1)
+    parser.add_argument("--go-on", type=pathlib.Path, help="wait after the last step for this file, and do one more")
     parser.add_argument("--hold", action="store_true", help="stay alive after the last step")
     parser.add_argument("--fail", action="store_true", help="fail after the last step")
     return parser.parse_args()
@@ -64,6 +65,11 @@ def main() -> None:
         print(f"stored checkpoint {uuid}", flush=True)
     if args.fail:
         sys.exit(3)
+    if args.go_on:
+        print("waiting", flush=True)
+        while not args.go_on.exists():
+            time.sleep(0.1)
+        core_v2.train.report_training_metrics(steps_completed=step + 1, metrics={"loss": 1.0 / (step + 1)})
     if args.hold:
         print("holding", flush=True)
         while True:

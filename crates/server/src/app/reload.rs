@@ -415,7 +415,9 @@ impl Reload {
         for job in &jobs {
             let others = job.fallback.iter().flat_map(|fallback| &fallback.pools);
             let mut pools = std::iter::once(&job.resource_pool).chain(others);
-            if !pools.any(|pool| self.pools.is_configured(pool)) {
+            // What runs outside the cluster is in none.
+            let is_outside = job.resource_pool.is_empty();
+            if !is_outside && !pools.any(|pool| self.pools.is_configured(pool)) {
                 let stranded = in_pool.entry(&job.resource_pool).or_default();
                 stranded.push(job.id.as_str());
             }

@@ -276,6 +276,8 @@ async fn jobs_of_a_pool_that_is_not_configured_any_more_are_reported_and_can_be_
     let made = submit(&client, "stranded", spare).await;
     let several = json!({"resource_pools": ["spare", "default"]});
     submit(&client, "goes on", several).await;
+    // What runs outside the cluster is in no pool, and is none of them.
+    crate::unmanaged::registered(&client, "outside", "one").await;
     let job = made["experiment"]["jobId"].as_str().unwrap();
 
     let cluster = cluster.restart_with(&[lenient]).await;
