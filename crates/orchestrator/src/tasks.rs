@@ -10,7 +10,7 @@ use det_lifecycle::task::{
     Demand, MAX_LOSSES, RestartPolicy, TaskEffect, TaskEnd, TaskEvent, TaskState,
 };
 use det_lifecycle::trial::TrialEvent;
-use det_taskspec::{ContainerExit, TaskKind};
+use det_taskspec::{ContainerExit, TaskKind, TaskLabel};
 
 use crate::{
     Allocation, Cause, Event, LogLevel, Record, Refusal, Rows, Scene, Task, Topic, Unreadable,
@@ -258,6 +258,8 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
     let findings = task.log_findings.as_ref();
     let excluded = findings.and_then(LogFindings::exclusions);
     let policy = task.policy();
+    let trial = task.trial_id.zip(task.experiment_id);
+    let label = TaskLabel::new(task.kind, &task.id, trial).to_string();
     let (run_id, what) = match policy {
         RestartPolicy::ByTrial => {
             let trial = task.trial_id.ok_or_else(|| {
@@ -270,11 +272,11 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
                 })
             })?;
             let run = trials::begin_run(scene, trial)?;
-            (run.number, run.label)
+            (run, format!("{label} (run {run})"))
         }
         RestartPolicy::Never | RestartPolicy::WhenReleased => (
             RunId::default(),
-            format!("task {id} (attempt {})", task.attempts),
+            format!("{label} (attempt {})", task.attempts),
         ),
     };
     let row = Allocation {

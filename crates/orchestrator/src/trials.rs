@@ -304,23 +304,12 @@ pub(crate) fn continue_in_new_task<R: Rows>(
     Ok(())
 }
 
-/// A trial's run that begins.
-pub(crate) struct Run {
-    /// Counts the trial's runs from 1.
-    pub(crate) number: RunId,
-    /// What users call it.
-    pub(crate) label: String,
-}
-
 /// Begins a trial's next run, which is the attempt that its task is about to make.
-pub(crate) fn begin_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Result<Run, Refusal> {
-    let (trial, experiment) = known(scene, id)?;
+pub(crate) fn begin_run<R: Rows>(scene: &mut Scene<'_, R>, id: TrialId) -> Result<RunId, Refusal> {
+    let (trial, _) = known(scene, id)?;
     let number = trial.run_id.next();
     scene.rows.start_run(id, number, true);
     scene.effect(Effect::RunStarted(id));
     scene.wake(Topic::Trial(id));
-    Ok(Run {
-        number,
-        label: format!("trial {id} (run {number}) of experiment {}", experiment.id),
-    })
+    Ok(number)
 }

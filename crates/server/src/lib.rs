@@ -18,7 +18,6 @@ pub mod error;
 pub mod http;
 pub mod hub;
 pub mod in_force;
-mod labels;
 pub mod leases;
 pub mod live;
 pub mod master_log;

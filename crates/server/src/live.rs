@@ -30,8 +30,6 @@ pub(crate) use fits::{request, request_in, request_of};
 use planned::{entry, place_snapshot, work};
 pub(crate) use planned::{host_ports, namespaces, older_services};
 
-use crate::labels::TaskLabel;
-
 /// The cache, shared. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Live {
@@ -563,7 +561,7 @@ impl LiveCache {
     /// The label of an allocation, as users read it; `None` = it is gone.
     pub(crate) fn label(&self, allocation_id: &AllocationId) -> Option<String> {
         let allocation = self.allocations.get(allocation_id)?;
-        Some(TaskLabel::from(&*allocation.row).to_string())
+        Some(allocation.row.label().to_string())
     }
 
     /// The places of a pool, in id order.

@@ -13,7 +13,7 @@ use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::task::{Demand, TaskState};
 use det_scheduler::WaitExplanation;
-use det_taskspec::TaskKind;
+use det_taskspec::{TaskKind, TaskLabel};
 
 use crate::query::{Query, Value, pieces};
 use crate::unit::{TaskCell, save_rows};
@@ -62,6 +62,13 @@ pub struct TaskRow {
     pub log_findings: Option<LogFindings>,
     /// Days that its log is kept after its end: -1 = for ever, `None` = as long as the cluster's configuration has it.
     pub log_retention_days: Option<i64>,
+}
+
+impl TaskRow {
+    /// What the task is called where users read it.
+    pub fn label(&self) -> TaskLabel<'_> {
+        TaskLabel::new(self.kind, &self.id, self.trial_id.zip(self.experiment_id))
+    }
 }
 
 /// One attempt's claim on slots, with the kind and the experiment of its task.
@@ -127,6 +134,17 @@ pub struct AllocationRow {
     pub wait_reason: Option<WaitExplanation>,
     /// Since when for that reason.
     pub wait_since: Option<i64>,
+}
+
+impl AllocationRow {
+    /// What the task is called where users read it.
+    pub fn label(&self) -> TaskLabel<'_> {
+        TaskLabel::new(
+            self.kind,
+            &self.task_id,
+            self.trial_id.zip(self.experiment_id),
+        )
+    }
 }
 
 /// One container of an allocation.

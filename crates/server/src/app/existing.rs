@@ -9,7 +9,7 @@ use det_taskspec::TaskKind;
 
 use crate::auth::{Auth, User};
 use crate::error::{AppError, AppResult};
-use crate::labels::noun;
+use det_taskspec::noun;
 
 /// An experiment.
 pub(crate) async fn experiment(conn: &mut Conn<'_>, id: ExperimentId) -> AppResult<ExperimentRow> {

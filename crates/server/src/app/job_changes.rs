@@ -23,7 +23,6 @@ use crate::app::searches::config_of;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
-use crate::labels::TaskLabel;
 
 /// Refuses an experiment that has ended or is unmanaged: it is in no queue, and what it may use decides nothing.
 pub(crate) fn require_live(row: &ExperimentRow) -> AppResult<()> {
@@ -147,7 +146,7 @@ impl JobChanges {
         if row.state.is_terminal() {
             let message = format!(
                 "{} has ended ({}): its job is in no queue any more, and cannot be changed",
-                TaskLabel::from(row),
+                row.label(),
                 row.state.name()
             );
             return Err(AppError::new(ErrorKind::NotFound, message)

@@ -24,7 +24,6 @@ use crate::app::pools::Pools;
 use crate::app::queue_entry::{JobChange, queue_entry_of};
 use crate::auth::{Actor, Auth};
 use crate::error::{AppError, AppResult, ErrorKind};
-use crate::labels::TaskLabel;
 use crate::live::{Live, LiveCache};
 
 /// Instead of the number of jobs ahead, where jobs share a pool or take turns.
@@ -59,7 +58,7 @@ impl JobSubject {
     pub fn label(&self) -> String {
         match self {
             Self::Experiment(row) => format!("experiment {}", row.id),
-            Self::Task { row, .. } => TaskLabel::from(&**row).to_string(),
+            Self::Task { row, .. } => row.label().to_string(),
         }
     }
 

@@ -25,7 +25,6 @@ use crate::app::specs::identity::TaskUsers;
 use crate::app::ssh_keys::LaunchKeys;
 use crate::auth::{Auth, User, new_token, token_hash};
 use crate::error::{AppError, AppResult};
-use crate::labels::TaskLabel;
 use crate::live::{Live, StartableContainer};
 
 /// Tokens that were made when their containers were placed, until their places receive them. Only their hashes are
@@ -254,7 +253,7 @@ impl Specs {
         TaskFacts {
             task_id: allocation.task_id.clone(),
             allocation_id: allocation.id.clone(),
-            description: TaskLabel::from(allocation).to_string(),
+            description: allocation.label().to_string(),
             owner_id: owner.id,
             user,
             owner_name: owner.username.clone(),

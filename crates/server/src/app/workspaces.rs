@@ -30,7 +30,7 @@ use crate::app::users::UnixIdentity;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::Topic;
-use crate::labels::TaskLabel;
+use det_taskspec::TaskLabel;
 
 /// What only administrators may do.
 const TO_LIMIT: &str = "limit the slots of workspaces";
@@ -371,7 +371,7 @@ async fn require_no_live_tasks(tx: &mut WriteTx, id: WorkspaceId, what: &str) ->
         } else {
             format!("{} tasks", live.len())
         },
-        TaskLabel::launched(first.kind, &first.id),
+        TaskLabel::new(first.kind, &first.id, None),
         first.description.escape_debug()
     ))
     .hint("kill them first: `det cmd kill ID`, `det task kill ID`"))

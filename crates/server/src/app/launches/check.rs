@@ -25,7 +25,7 @@ use crate::app::homes::require_open_workspace;
 use crate::app::offload;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
-use crate::labels::noun;
+use det_taskspec::noun;
 
 /// A launch that nothing speaks against.
 pub(super) struct CheckedLaunch {

@@ -24,7 +24,7 @@ use crate::app::failures::Failure;
 use crate::app::reads::tasks::{Live, TaskView};
 use crate::app::services::{Offer, Protocol};
 use crate::http::views::agents::device;
-use crate::labels::TaskLabel;
+use det_taskspec::TaskLabel;
 
 /// Why an allocation waits; `None` once it has slots, and before the scheduler has first looked at it.
 pub fn wait_reason(row: &AllocationRow) -> Option<WaitReason> {
@@ -157,7 +157,7 @@ pub(crate) fn ended(live: &Live) -> Vec<Task> {
 fn without_attempts(row: &LaunchedTask, live: &Live) -> Task {
     let pool = live.pools.get(&row.resource_pool);
     let mut task = Task {
-        name: Some(TaskLabel::launched(row.kind, &row.id).title()),
+        name: Some(TaskLabel::new(row.kind, &row.id, None).title()),
         priority: Some(row.priority),
         scheduler_type: pool.map(|(policy, _)| scheduler_name(*policy).to_owned()),
         priority_order: pool.map(|(_, order)| order.to_string()),
@@ -251,7 +251,7 @@ pub(crate) fn summaries(live: &Live) -> BTreeMap<String, AllocationSummary> {
                 task_id: row.task_id.to_string(),
                 allocation_id: row.id.to_string(),
                 job_id: row.job_id.to_string(),
-                name: TaskLabel::from(row).title(),
+                name: row.label().title(),
                 registered_time: Some(Timestamp(row.requested_at)),
                 resource_pool: row.resource_pool.clone(),
                 slots_needed: row.slots,

@@ -14,7 +14,6 @@ use crate::app::jobs::{JobSubject, QueuedJob};
 use crate::app::why::{JobExplanation, JobFailure};
 use crate::http::views::jobs::scheduler_type;
 use crate::http::views::tasks::{is_stopping, wait_reason};
-use crate::labels::TaskLabel;
 
 /// Jobs, tasks, and holders of slots that are listed at most.
 const MOST: usize = 100;
@@ -41,7 +40,7 @@ pub fn explanation(explanation: &JobExplanation) -> ExplainJobResponse {
                 _ => None,
             },
             estimate_basis: basis(explanation, explanation.estimates.get(&row.id)),
-            label: TaskLabel::from(row).to_string(),
+            label: row.label().to_string(),
             other_pools: explanation
                 .other_pools
                 .get(&row.id)
@@ -195,7 +194,7 @@ fn some(explanation: &JobExplanation, ids: &[AllocationId]) -> String {
             .iter()
             .flat_map(|entry| &entry.allocations);
         let row = rows.find(|row| row.id == *id)?;
-        Some(TaskLabel::from(row).to_string())
+        Some(row.label().to_string())
     };
     let shown: Vec<String> = ids
         .iter()
@@ -336,7 +335,7 @@ fn held_on(explanation: &JobExplanation, place: &PlaceId) -> Vec<String> {
     };
     own.filter(has)
         .take(MOST)
-        .map(|row| TaskLabel::from(row).to_string())
+        .map(|row| row.label().to_string())
         .collect()
 }
 
@@ -364,7 +363,7 @@ fn holders<'a>(
         .filter(|row| row.placed_at.is_some())
         .map(|row| SlotHolder {
             allocation_id: row.id.to_string(),
-            label: TaskLabel::from(row).to_string(),
+            label: row.label().to_string(),
             job_id: entry.job.id.to_string(),
             name: entry.subject.name(),
             username: entry.subject.username().to_owned(),

@@ -3,53 +3,37 @@
 use std::fmt;
 
 use det_ids::{ExperimentId, TaskId, TrialId};
-use det_store::allocations::{AllocationRow, TaskRow};
-use det_taskspec::TaskKind;
+
+use crate::TaskKind;
 
 /// The name of a task as users read it, by its kind and its row; an attempt is called like its task. As text it is
 /// `trial 7 of experiment 3` or `command 0b6c…`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TaskLabel<'a> {
+pub struct TaskLabel<'a> {
     kind: TaskKind,
     task_id: &'a str,
     /// The trial and its experiment, for trials.
     trial: Option<(TrialId, ExperimentId)>,
 }
 
-impl<'a> From<&'a AllocationRow> for TaskLabel<'a> {
-    fn from(row: &'a AllocationRow) -> Self {
-        Self {
-            kind: row.kind,
-            task_id: row.task_id.as_str(),
-            trial: row.trial_id.zip(row.experiment_id),
-        }
-    }
-}
-
-impl<'a> From<&'a TaskRow> for TaskLabel<'a> {
-    fn from(row: &'a TaskRow) -> Self {
-        Self {
-            kind: row.kind,
-            task_id: row.id.as_str(),
-            trial: row.trial_id.zip(row.experiment_id),
-        }
-    }
-}
-
 impl<'a> TaskLabel<'a> {
-    /// Of a task that works for no trial.
-    pub(crate) fn launched(kind: TaskKind, task_id: &'a TaskId) -> Self {
+    /// Of a task; `trial` is the trial that it works for, and its experiment.
+    pub fn new(
+        kind: TaskKind,
+        task_id: &'a TaskId,
+        trial: Option<(TrialId, ExperimentId)>,
+    ) -> Self {
         Self {
             kind,
             task_id: task_id.as_str(),
-            trial: None,
+            trial,
         }
     }
 }
 
 impl TaskLabel<'_> {
     /// The form of the summaries of live tasks, which scripts match: `Trial 7 (Experiment 3)`, `Command 0b6c…`.
-    pub(crate) fn title(self) -> String {
+    pub fn title(self) -> String {
         match self.trial {
             Some((trial, experiment)) => format!("Trial {trial} (Experiment {experiment})"),
             None => {
@@ -74,7 +58,7 @@ impl fmt::Display for TaskLabel<'_> {
 }
 
 /// What a task of this kind is called in labels and messages.
-pub(crate) fn noun(kind: TaskKind) -> &'static str {
+pub fn noun(kind: TaskKind) -> &'static str {
     match kind {
         TaskKind::Trial => "task of a trial",
         TaskKind::Generic => "task",
