@@ -28,6 +28,7 @@ mod fair_share;
 mod free_capacity;
 mod future;
 mod gang;
+mod growth;
 mod model;
 mod moves;
 mod order;
@@ -49,6 +50,7 @@ mod workspaces;
 pub use capacity::{NeverFits, SlotDemand, can_ever_fit};
 pub use estimate::{Estimate, estimate};
 pub use explanation::WaitExplanation;
+pub use growth::{Growth, Share};
 pub use model::{
     Fitting, Job, MisfitGroup, Misfits, PlaceSnapshot, PlaceState, Policy, PoolSettings,
     PoolSnapshot, Progress, Provisionable, Queue, Request, RunningAllocation, SlotSnapshot,

@@ -1,12 +1,13 @@
 //! A planner that keeps its input between passes, so that a pass after a few changes costs little more than these
 //! changes.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use det_ids::{AllocationId, JobId, Micros, PlaceId, SlotId, WorkspaceId};
 
 use crate::decision::Decision;
+use crate::growth::{Growth, growth};
 use crate::model::{
     Job, PlaceSnapshot, Policy, PoolSettings, PoolSnapshot, Queue, Request, RunningAllocation,
     WorkspaceLimit,
@@ -30,6 +31,9 @@ pub struct Planner {
     reasons: HashSet<Arc<WaitReason>>,
     /// The request at which the next pass continues to report reasons whose numbers have changed.
     cursor: usize,
+    /// Requests whose reason the next pass reports, even if that has not changed; it takes them out. Those that do not wait are
+    /// ignored.
+    pub unreported: BTreeSet<AllocationId>,
 }
 
 /// What a pass decided, and the reasons that have changed since the caller last received them.
@@ -48,6 +52,8 @@ pub struct Pass {
     pub refreshed: usize,
     /// Upper bound of the number of requests whose reason changed in its numbers but is not in `waiting`.
     pub outdated: usize,
+    /// The requests that places are worth adding for, the most important first; none in a pool of fixed places.
+    pub growth: Vec<Growth>,
 }
 
 impl Planner {
@@ -58,6 +64,7 @@ impl Planner {
             pauses: Pauses::default(),
             reasons: HashSet::new(),
             cursor: 0,
+            unreported: BTreeSet::new(),
         }
     }
 
@@ -168,10 +175,17 @@ impl Planner {
     /// that changed only in their numbers, each in turn.
     pub fn pass(&mut self, now: Micros, refreshed: usize) -> Pass {
         self.look(now);
+        for id in std::mem::take(&mut self.unreported) {
+            if let Some(number) = self.prepared.number_of(&id) {
+                self.prepared.requests.entries_mut()[number].reported_reason = None;
+            }
+        }
         let mut decision = decide(&self.prepared, now);
         let placements = placements(&self.prepared, &decision.placed);
         let (of, list) = std::mem::take(&mut decision.reasons).into_parts();
         let list = intern(&mut self.reasons, list);
+        let reason_of = |number: usize| list.get(of[number].checked_sub(1)? as usize);
+        let growth = growth(&self.prepared, reason_of, &decision.placed);
         let ReasonUpdates {
             mut waiting,
             refreshed,
@@ -185,6 +199,7 @@ impl Planner {
             waiting,
             refreshed,
             outdated,
+            growth,
         }
     }
 
