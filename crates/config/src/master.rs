@@ -22,8 +22,9 @@ pub use reload::{Change, RefusedChange, Reload, RemovedPool};
 pub use schedule::Schedule;
 pub use schema::aws_slots;
 pub use schema::{
-    AdditionalManager, Authz, Database, DefaultTask, MasterConfig, Observability, ResourceManager,
-    ResourcePool, Retention, Scheduler, Security, Telemetry, TlsFiles, TokenLifespan, Webhooks,
+    AdditionalManager, Authz, Autoscaling, Database, DefaultTask, MasterConfig, Observability,
+    ResourceManager, ResourcePool, Retention, Scheduler, Security, Telemetry, TlsFiles,
+    TokenLifespan, Webhooks,
 };
 pub use types::{FittingPolicy, ManagerKind, SchedulerKind};
 pub use underlay::Underlay;

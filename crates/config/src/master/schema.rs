@@ -28,7 +28,7 @@ use crate::storage::{ABSOLUTE_PATH, STORAGE};
 use crate::yaml::{Node, Tree};
 
 pub use manager::{AdditionalManager, ResourceManager, Scheduler};
-pub use pools::ResourcePool;
+pub use pools::{Autoscaling, ResourcePool};
 pub use provider::aws_slots;
 
 const IGNORED: &str = "is ignored";

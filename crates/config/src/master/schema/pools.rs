@@ -3,7 +3,7 @@
 use super::manager::Scheduler;
 use crate::container::TaskContainerDefaults;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -14,7 +14,10 @@ use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
 use crate::master::types::ManagerKind;
 use crate::quote::cut;
-use crate::schema::{Findings, Kind, NATURAL_32, Section, closest, field, keys, section};
+use crate::schema::{
+    Findings, Kind, NATURAL_32, Section, Special, Walk, closest, field, keys, section, text_by,
+};
+use crate::units::parse_duration;
 use crate::yaml::{Node, Tree};
 
 pub(super) const POOLS: Kind = Kind::List(&Kind::Section(&POOL));
@@ -42,6 +45,9 @@ keys! {
         /// Namespace of the pool's tasks.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kubernetes_namespace: Option<String> = Kind::Text;
+        /// How far the pool's part of a Kubernetes cluster grows for tasks that wait; without it the master asks for no nodes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        autoscaling: Option<Autoscaling> = Kind::Section(&AUTOSCALING);
     }
     without field {
         /// Older key.
@@ -51,6 +57,43 @@ keys! {
             warn("is ignored; a pool has the slots of its agents. To limit what is used, give a workspace a limit (`det workspace edit --max-slots`) or the pool's provider `max_instances`");
     }
     with named("resource_pool").aliases(&[("max_cpu_containers_per_agent", "max_aux_containers_per_agent", true)])
+}
+
+keys! {
+    /// How far a pool grows on Kubernetes. The cluster's autoscaler adds the nodes; the master asks for them by pods that are
+    /// pending.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub struct Autoscaling, AUTOSCALING {
+        /// Slots of a node that the autoscaler adds; 0 = of a pool for tasks without slots.
+        slots_per_node: u32 = NATURAL_32, always;
+        /// Most nodes of the pool, those present included.
+        max_nodes: u32 = Kind::Int(1, 100_000), always;
+        /// Most pods that ask for nodes at a time, one for each node that a task takes a part of.
+        max_pending_pods: u32 = Kind::Int(1, 10_000), or("100");
+        /// How long nodes are waited for before the task stops asking for a while.
+        #[serde(with = "crate::units::duration_text")]
+        give_up_after: Duration = Kind::Special(&WAIT_FOR_NODES), or("\"15m\"");
+        /// Image of the pods that ask for nodes; it is run where such a pod gets a node before the task does.
+        image: String = Kind::Special(&NOT_EMPTY), or("\"registry.k8s.io/pause:3.10\"");
+    }
+    with named("autoscaling")
+}
+
+static WAIT_FOR_NODES: Special = text_by(
+    "duration of 1 minute to 1 day",
+    || json!({"type": "string", "pattern": "[1-9]"}),
+    wait_for_nodes,
+);
+
+fn wait_for_nodes(walk: &mut Walk, node: &mut Node) {
+    walk.value(node, Kind::Duration);
+    let Some(Ok(wait)) = node.text().map(parse_duration) else {
+        return;
+    };
+    if !(Duration::from_mins(1)..=Duration::from_hours(24)).contains(&wait) {
+        let message = ErrorCode::OutOfRange.message("must be 1m to 24h");
+        walk.findings.error(node.at.as_ref(), message);
+    }
 }
 
 pub(super) static ADDITIONAL: Section = section(&[
@@ -147,6 +190,31 @@ pub(super) fn document(findings: &mut Findings, root: &Node) {
         }
     }
     slots_of_pods(findings, root, &all);
+    growing_pools(findings, &all);
+}
+
+/// Pools grow by the autoscaler of a Kubernetes cluster alone.
+fn growing_pools(findings: &mut Findings, all: &[ManagerWithPools<'_>]) {
+    for managed in all {
+        let Some(kind) = managed.kind().filter(|it| *it != ManagerKind::Kubernetes) else {
+            continue;
+        };
+        for (index, pool) in managed.pools.iter().enumerate() {
+            let Some(given) = pool.get("autoscaling") else {
+                continue;
+            };
+            let message = format!(
+                "is for pools of a manager of type kubernetes, and this one's is {}",
+                kind.word()
+            );
+            managed.within(findings, "resource_pools", |findings| {
+                findings.within(index, |findings| {
+                    let message = ErrorCode::Conflict.message(message);
+                    findings.error_in("autoscaling", given.at.as_ref(), message);
+                });
+            });
+        }
+    }
 }
 
 fn unique_pools(findings: &mut Findings, all: &[ManagerWithPools<'_>]) {
