@@ -10,6 +10,7 @@
 
 mod core;
 mod fit;
+mod growth;
 mod leases;
 mod manager;
 mod namespaces;
@@ -19,8 +20,9 @@ mod start;
 
 pub use self::core::{Changes, Core, JoinedPlace, PlaceDetails};
 pub use det_lifecycle::place::Capacity;
-pub use det_scheduler::Misfits;
+pub use det_scheduler::{Misfits, Share};
 pub use fit::{Fit, FitQuery};
+pub use growth::{GrowthCore, GrowthState, WaitingGang};
 pub use leases::{Lease, LeaseId, Leases};
 pub use manager::{Health, Manager, PlaceWord, Pool, runs_in};
 pub use namespaces::{

@@ -9,7 +9,7 @@ use det_config::master::{
     EffectiveScheduler, FittingPolicy, ManagerKind, MasterConfig, ResourceManager, ResourcePool,
     SchedulerKind,
 };
-use det_scheduler::{Fitting, Policy, PoolSettings};
+use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
 use det_taskspec::RunsIn;
 use serde_json::{Map, Value};
 
@@ -198,6 +198,10 @@ impl Pool {
                 priority_order: manager.kind.priority_order(),
                 allow_heterogeneous_fits: scheduler.allow_heterogeneous_fits,
                 max_slots_per_container: container_limit,
+                provisionable: pool.autoscaling.as_ref().map(|growing| Provisionable {
+                    slots_per_instance: growing.slots_per_node,
+                    max_instances: growing.max_nodes,
+                }),
                 ..PoolSettings::default()
             },
             default_priority: scheduler.default_priority,
