@@ -29,6 +29,20 @@ pub(crate) fn restrict(spec: &mut Object, cluster_id: &str, node: Option<&str>) 
     require(json::object(spec, "affinity"), &requirements);
 }
 
+/// Has the pods of a spec avoid these nodes.
+pub(crate) fn avoid(spec: &mut Object, nodes: &std::collections::BTreeSet<String>) {
+    if !nodes.is_empty() {
+        let requirements = nodes.iter().map(|node| {
+            // A field takes one value.
+            let requirement =
+                json!({"key": "metadata.name", "operator": "NotIn", "values": [node]});
+            ("matchFields", requirement)
+        });
+        let requirements: Vec<_> = requirements.collect();
+        require(json::object(spec, "affinity"), &requirements);
+    }
+}
+
 /// Adds requirements to every term of a required node affinity: one of the terms is enough for a pod, so that each must
 /// have them. A term that demands nothing matches no node, and goes.
 fn require(affinity: &mut Object, requirements: &[(&'static str, Value)]) {

@@ -24,7 +24,7 @@ pub struct Misfit {
 }
 
 /// The resource of which each pod takes one.
-const PODS: &str = "pods";
+pub(crate) const PODS: &str = "pods";
 
 /// What pods of a pod spec demand of a node besides slots: a pod with those fields of it that decide. `pod_spec` is a pod as in
 /// `environment.pod_spec`; `None` = it demands nothing.

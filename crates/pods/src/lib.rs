@@ -20,6 +20,7 @@ mod namespaces;
 mod node;
 mod objects;
 mod observation;
+mod placeholder;
 mod pod;
 mod priority;
 mod quantity;
@@ -47,6 +48,10 @@ pub use namespaces::{
 pub use node::{NodeFacts, Taint, node_facts, slots_of};
 pub use objects::{Objects, ObjectsError, objects, owner_patch};
 pub use observation::{observed, observed_gone};
+pub use placeholder::{
+    PLACEHOLDER_LABEL, PlaceholderRecord, PlaceholderRequest, Placeholders, is_placeholder,
+    placeholder_class, placeholders, recorded_placeholder,
+};
 pub use pod::{
     ContainerFacts, ContainerState, Disruption, ImageError, ImageErrorKind, PodFacts, PodPhase,
     SchedulingStatus, pod_facts,

@@ -234,7 +234,7 @@ pub(crate) fn is_class_of_a_priority(name: &str) -> bool {
 }
 
 /// The begin of a cluster's identity, as it is in the names of objects.
-fn begin_of(cluster_id: &str) -> String {
+pub(crate) fn begin_of(cluster_id: &str) -> String {
     let characters = cluster_id.chars().filter(char::is_ascii_alphanumeric);
     characters
         .take(8)

@@ -15,6 +15,7 @@ use crate::names::{
     CLUSTER_LABEL, NameFacts, SELECTOR_LABEL, group_name, is_class_of_a_priority, is_reserved,
     job_name, label_value,
 };
+use crate::placeholder::keep_nodes;
 use crate::priority::{PriorityClass, priority_class};
 use crate::record::{PORTS_ANNOTATION, RECORD_ANNOTATION, record};
 use crate::seal::SEAL_ANNOTATION;
@@ -57,6 +58,11 @@ impl Objects {
         if let Some((_, group)) = &mut self.group {
             group["spec"]["priorityClassName"] = name.into();
         }
+    }
+
+    /// Has autoscalers of the cluster leave the nodes of the pods alone, unless the user's pod spec has something else.
+    pub fn keep_nodes(&mut self) {
+        keep_nodes(&mut self.jobs);
     }
 }
 

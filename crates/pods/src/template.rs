@@ -433,7 +433,7 @@ impl Source<'_> {
     }
 }
 
-fn is_gpu(resource: &str) -> bool {
+pub(crate) fn is_gpu(resource: &str) -> bool {
     resource == "amd.com/gpu" || resource.starts_with("nvidia.com/")
 }
 
