@@ -185,26 +185,7 @@ impl ApiDouble {
     /// Adds a node that is ready and has so many GPUs (`nvidia.com/gpu`), 64 processors, 512 GiB of memory and capacity for
     /// 110 pods.
     pub fn add_node(&self, name: &str, gpus: u32) {
-        let mut offered = json!({"cpu": "64", "memory": "512Gi", "pods": "110"});
-        if gpus > 0 {
-            set(&mut offered, &["nvidia.com/gpu"], gpus.to_string());
-        }
-        let mut node = json!({
-            "metadata": {
-                "name": name,
-                "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
-            },
-            "spec": {},
-            "status": {
-                "capacity": offered,
-                "allocatable": offered,
-                "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-                "nodeInfo": {"kubeletVersion": "v1.36.0"},
-            },
-        });
-        let message = "kubelet is posting ready status";
-        set_condition(&mut node, "Ready", "True", "KubeletReady", message);
-        self.create("v1/nodes", "", node);
+        self.create("v1/nodes", "", node(name, gpus));
     }
 
     /// Removes a node; its pods fail with the condition `DisruptionTarget`, and are removed.
@@ -288,6 +269,30 @@ impl ApiDouble {
             objects.summary()
         );
     }
+}
+
+/// A node that is ready, as [`ApiDouble::add_node`] describes it.
+pub(crate) fn node(name: &str, gpus: u32) -> Value {
+    let mut offered = json!({"cpu": "64", "memory": "512Gi", "pods": "110"});
+    if gpus > 0 {
+        set(&mut offered, &["nvidia.com/gpu"], gpus.to_string());
+    }
+    let mut node = json!({
+        "metadata": {
+            "name": name,
+            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
+        },
+        "spec": {},
+        "status": {
+            "capacity": offered,
+            "allocatable": offered,
+            "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+            "nodeInfo": {"kubeletVersion": "v1.36.0"},
+        },
+    });
+    let message = "kubelet is posting ready status";
+    set_condition(&mut node, "Ready", "True", "KubeletReady", message);
+    node
 }
 
 /// Changes an object that exists.

@@ -4,7 +4,7 @@
 //! Start at [`ApiDouble`]. Objects are JSON values in memory with one counter of versions and a history, which watches read.
 //! A write runs the controllers ([`Controllers`]: Jobs, scheduler, garbage collection) before it is answered, so nothing
 //! depends on time; the test itself is the kubelet: [`ApiDouble::pod_phase`], [`ApiDouble::set_pod_status`] and
-//! [`ApiDouble::finish_deletion`]. [`Faults`] has what can go wrong.
+//! [`ApiDouble::finish_deletion`], and decides when an autoscaler looks: [`scale_up`]. [`Faults`] has what can go wrong.
 //!
 //! It knows of the kinds of Kubernetes what their objects are completed with and how they end, no more: there are no schemas,
 //! owners of fields, quotas, admission webhooks or disruption budgets, and objects are converted between versions by name
@@ -13,6 +13,7 @@
 
 mod access;
 mod admission;
+mod autoscaling;
 mod cluster;
 mod controllers;
 mod deletion;
@@ -33,6 +34,7 @@ mod values;
 mod watches;
 mod writes;
 
+pub use autoscaling::{NodeGroup, scale_up};
 pub use controllers::Controllers;
 pub use double::{ApiDouble, Objects};
 pub use faults::Faults;

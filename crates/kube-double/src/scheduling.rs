@@ -103,6 +103,11 @@ fn choose(cluster: &Cluster, pod: &Value) -> Result<String, String> {
     ))
 }
 
+/// Whether a node takes a pod that wants so much, beside what is used there.
+pub(crate) fn takes(pod: &Value, node: &Value, wanted: &Amounts, used: &Amounts) -> bool {
+    obstacles(pod, node, wanted, used).is_empty()
+}
+
 /// The nodes that every term of a pod's required affinity names, by their names; `None` = some other node may be selected.
 fn named_nodes(pod: &Value) -> Option<BTreeSet<&str>> {
     let terms = list(pod, REQUIRED_TERMS);
