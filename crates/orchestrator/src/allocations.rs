@@ -290,7 +290,8 @@ pub(crate) fn hand_over<R: Rows>(
     }
 }
 
-/// Stores why an allocation waits; a reason of another kind than before is also a line in the task's log.
+/// Stores why an allocation waits; a reason of another kind than before is also a line in the task's log, and so is that the
+/// cluster is asked to grow for it, or did not.
 pub(crate) fn note_waiting<R: Rows>(
     scene: &mut Scene<'_, R>,
     id: &AllocationId,
@@ -301,9 +302,15 @@ pub(crate) fn note_waiting<R: Rows>(
         return;
     };
     let before = row.wait_reason.replace(waiting.clone());
-    let same_kind = before.is_some_and(|before| before.kind == waiting.kind);
+    let growth = |of: &WaitExplanation| of.details.get("growth")?.get("state").cloned();
+    let known = before.as_ref();
+    let same_kind = known.is_some_and(|before| before.kind == waiting.kind);
+    let now = growth(waiting);
+    let same_growth = now.is_none() || now == known.and_then(growth);
     if !same_kind {
         row.wait_since = Some(scene.clock.wall);
+    }
+    if !same_kind || !same_growth {
         let text = format!("Waiting: {}", waiting.message);
         scene.log(&row.task_id, Some(id), text);
     }

@@ -8,8 +8,9 @@ use det_ids::{
 };
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_rm::{
-    AttemptOf, Capacity, Changes, ContainerStart, Core, Fit, Health, JoinedPlace, Lease, LeaseId,
-    Leases, LiveAttempt, NamespaceCore, Namespaces, Origin, PlacedNamespace,
+    AttemptOf, Capacity, Changes, ContainerStart, Core, Fit, GrowthCore, GrowthState, Health,
+    JoinedPlace, Lease, LeaseId, Leases, LiveAttempt, NamespaceCore, Namespaces, Origin,
+    PlacedNamespace, WaitingGang,
 };
 use det_taskspec::{
     ClusterFacts, ContainerExit, ContainerRequest, ContainerSpec, DeviceKind, KindFacts,
@@ -20,6 +21,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::growth::TestGrowth;
 use crate::within;
 
 /// Why a [`TestCore`] did not do something: a scenario cannot go on.
@@ -90,13 +92,17 @@ pub struct TestCore {
     /// Changes of the rows of each place that is followed.
     of_places: Arc<Mutex<BTreeMap<PlaceId, watch::Sender<()>>>>,
     of_namespaces: watch::Sender<()>,
+    /// What waits for the cluster to grow.
+    pub growing: TestGrowth,
 }
 
 impl Default for TestCore {
     fn default() -> Self {
+        let changed = watch::Sender::new(());
         Self {
             state: Arc::default(),
-            changed: watch::Sender::new(()),
+            growing: TestGrowth::new(changed.clone()),
+            changed,
             of_places: Arc::default(),
             of_namespaces: watch::Sender::new(()),
         }
@@ -554,6 +560,21 @@ pub(crate) fn counted(slots: u32) -> Capacity {
         slots,
         kind: DeviceKind::Cuda,
         others: 0,
+    }
+}
+
+impl GrowthCore for TestCore {
+    fn waiting_changes(&self, _: &str) -> TestChanges {
+        TestChanges(self.growing.waits.subscribe())
+    }
+
+    fn waiting(&self, _: &str) -> Vec<WaitingGang> {
+        self.growing.lock().0.clone()
+    }
+
+    fn report_growth(&self, _: &str, growth: BTreeMap<AllocationId, GrowthState>) {
+        self.growing.lock().1 = growth;
+        self.growing.changed.send_replace(());
     }
 }
 

@@ -16,6 +16,7 @@
 
 mod core;
 mod fake;
+mod growth;
 pub mod scenarios;
 mod subject;
 
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 pub use crate::core::{Row, TestCore, Unavailable};
 pub use fake::{FakeManager, FakePlace, Task};
+pub use growth::TestGrowth;
 pub use subject::{StartOrder, Subject};
 
 /// How long anything that is expected may take.

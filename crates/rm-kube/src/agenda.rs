@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{ContainerId, PlaceId};
+use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::ObservedState;
 use tokio::time::Instant;
 
@@ -19,6 +19,8 @@ pub(crate) struct Agenda {
     pub(crate) reports: Vec<(PlaceId, ContainerId, ObservedState)>,
     /// Lines for the logs of containers' tasks.
     pub(crate) notes: Vec<(PlaceId, ContainerId, String)>,
+    /// Allocations whose placeholders cannot get nodes, or cannot exist, with the reason.
+    pub(crate) ungrown: Vec<(AllocationId, String)>,
     /// When something of a container is due.
     due: BTreeMap<ContainerId, Instant>,
     /// The same, the earliest first.

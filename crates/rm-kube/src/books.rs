@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::ObservedState;
-use det_pods::{JobRecord, NodeFacts, PodFacts, RecordedMember, Resources};
+use det_pods::{JobRecord, NodeFacts, PlaceholderRecord, PodFacts, RecordedMember, Resources};
 use det_taskspec::ContainerExit;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -225,10 +225,21 @@ pub(crate) struct Pod {
     pub(crate) maker: Option<String>,
     /// Its container, if it is one of ours and its Job is known.
     pub(crate) container: Option<ContainerId>,
+    /// The allocation that it asks for a node for, if it is a placeholder of ours.
+    pub(crate) placeholder: Option<AllocationId>,
     /// What its status means, if it is one of ours.
     pub(crate) facts: Option<PodFacts>,
     /// The parts of the pod that opening its gate changes, while it waits for that.
     pub(crate) gated: Option<Value>,
+}
+
+/// A Job of placeholders of ours.
+#[derive(Debug, Clone)]
+pub(crate) struct PlaceholderJob {
+    pub(crate) uid: String,
+    pub(crate) recorded: PlaceholderRecord,
+    /// Whether it has ended by itself.
+    pub(crate) finished: bool,
 }
 
 /// Everything that is known of a cluster.
@@ -239,6 +250,7 @@ pub(crate) struct Books {
     /// The pods of each node.
     pods_on: BTreeMap<String, BTreeSet<ObjectKey>>,
     pub(crate) jobs: BTreeMap<ObjectKey, Job>,
+    pub(crate) placeholders: BTreeMap<ObjectKey, PlaceholderJob>,
     /// The Jobs of each allocation.
     jobs_of: BTreeMap<AllocationId, BTreeSet<ObjectKey>>,
     /// The pods that name each Job of this cluster, whether it is known or not.
@@ -270,15 +282,15 @@ impl Books {
     }
 
     /// What others than the containers of this place hold on its node: pods that are not ours, and containers of the node's
-    /// places in other pools. In the unit of the resource; `per_slot` = what a slot is of it.
+    /// places in other pools. Placeholders hold nothing: they give way. In the unit of the resource; `per_slot` = what a slot is of it.
     pub(crate) fn foreign(&self, node: &str, place: &PlaceId, per_slot: u64) -> u64 {
         let is_expected = |pod: &Pod| {
             let job = pod.job.as_ref();
             job.is_some_and(|(job, _)| self.expected.contains(job))
         };
-        let strangers = self
-            .on(node)
-            .filter(|pod| pod.container.is_none() && !is_expected(pod));
+        let strangers = self.on(node).filter(|pod| {
+            pod.container.is_none() && pod.placeholder.is_none() && !is_expected(pod)
+        });
         let strangers = strangers.map(|pod| pod.holds);
         // What pods of ours hold beside their slots, in containers of the user's own.
         let beside = self.on(node).filter_map(|pod| {
@@ -300,7 +312,24 @@ impl Books {
         names.filter_map(|name| self.pods.get(name))
     }
 
-    /// All that pods take of a node, those included that are about to exist.
+    /// The pods of a Job.
+    pub(crate) fn of_job(&self, job: &ObjectKey) -> impl Iterator<Item = &Pod> {
+        let names = self.pods_of.get(job).into_iter().flatten();
+        names.filter_map(|name| self.pods.get(name))
+    }
+
+    /// Whether a container of ours is about to be on a node: its pod, if there is one, has no node yet.
+    pub(crate) fn awaits(&self, node: &str) -> bool {
+        let is_coming = |id: &ContainerId| {
+            let pod = self.pod(id);
+            pod.is_none_or(|(_, pod)| pod.node.is_none())
+        };
+        let mut held = self.held.on_node(node);
+        held.any(|(id, held)| !held.has_ended() && is_coming(id))
+            || self.starting.on_node(node).next().is_some()
+    }
+
+    /// All that pods take of a node, those included that are about to be there. Placeholders take nothing.
     pub(crate) fn used_on(&self, node: &str) -> Resources {
         let is_coming = |id: &ContainerId| {
             let pod = self.pod(id);
@@ -313,12 +342,8 @@ impl Books {
         let starting = starting.filter(|(id, _)| !self.held.contains_key(*id));
         let starting = starting.map(|(_, starting)| &starting.takes.resources);
         let mut used = Resources::new();
-        for takes in self
-            .on(node)
-            .map(|pod| &pod.takes)
-            .chain(held)
-            .chain(starting)
-        {
+        let stay = self.on(node).filter(|pod| pod.placeholder.is_none());
+        for takes in stay.map(|pod| &pod.takes).chain(held).chain(starting) {
             for (resource, amount) in takes {
                 let sum = used.entry(resource.clone()).or_insert(0_u64);
                 *sum = sum.saturating_add(*amount);
@@ -380,8 +405,11 @@ impl Books {
     pub(crate) fn put_pod(&mut self, name: ObjectKey, mut pod: Pod) -> Option<Pod> {
         // A pod that is known stays what it is: a Job that goes without its pods leaves them without a maker.
         let known = self.pods.get(&name).filter(|known| known.uid == pod.uid);
-        let known = known.and_then(|known| known.container.clone());
-        pod.container = known.or_else(|| self.container_of(&pod));
+        let (container, placeholder) = known.map_or((None, None), |known| {
+            (known.container.clone(), known.placeholder.clone())
+        });
+        pod.container = container.or_else(|| self.container_of(&pod));
+        pod.placeholder = placeholder.or_else(|| self.placeholder_of(&pod));
         if let Some(container) = &pod.container {
             // Of two pods of one container, the later one counts; Jobs of ours make no second one.
             self.pod_of.insert(container.clone(), name.clone());
@@ -416,6 +444,13 @@ impl Books {
         }
         let member = job.recorded.members.get(*index)?;
         Some(member.container_id.clone())
+    }
+
+    fn placeholder_of(&self, pod: &Pod) -> Option<AllocationId> {
+        let (job, _) = pod.job.as_ref()?;
+        let job = self.placeholders.get(job)?;
+        let is_its = pod.maker.as_ref() == Some(&job.uid);
+        is_its.then(|| job.recorded.allocation_id.clone())
     }
 
     /// Finds the containers of a Job's pods, which may have been seen before the Job.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::container::ObservedState;
 use det_pods::ClusterFacts;
-use det_rm::{LiveAttempt, NamespaceCore, Order};
+use det_rm::{Changes as _, GrowthCore, LiveAttempt, NamespaceCore, Order};
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Kind, KubeApi};
 use crate::containers::secret_is_gone;
 use crate::fitting::Fitting;
+use crate::growing::Growing;
 use crate::health::Troubles;
 use crate::leftovers;
 use crate::limits::{Bindings, Limits};
@@ -51,7 +52,7 @@ pub(crate) struct ClusterState {
 }
 
 /// The manager of one cluster.
-pub(crate) struct Cluster<C: NamespaceCore> {
+pub(crate) struct Cluster<C: GrowthCore + NamespaceCore> {
     core: C,
     settings: Arc<Settings>,
     observer: Observer,
@@ -65,6 +66,7 @@ pub(crate) struct Cluster<C: NamespaceCore> {
     /// Whether it is time to look for Secrets that are left of an earlier manager.
     looks_for_leftovers: bool,
     bindings: watch::Receiver<Bindings>,
+    growing: Growing,
     /// Kinds of objects of which everything is known.
     listed: BTreeSet<Kind>,
     /// Kinds that tasks run without and that cannot be read, which is logged once.
@@ -74,7 +76,7 @@ pub(crate) struct Cluster<C: NamespaceCore> {
     messages: mpsc::Receiver<Message>,
 }
 
-impl<C: NamespaceCore> Cluster<C> {
+impl<C: GrowthCore + NamespaceCore> Cluster<C> {
     pub(crate) fn new(
         core: C,
         settings: Arc<Settings>,
@@ -102,6 +104,7 @@ impl<C: NamespaceCore> Cluster<C> {
             limits_changed: false,
             looks_for_leftovers: false,
             bindings,
+            growing: Growing::new(&settings, &facts, &namespace),
             starts: Starts::new(facts, namespace),
             fitting: Fitting::new(&settings),
             settings,
@@ -123,6 +126,7 @@ impl<C: NamespaceCore> Cluster<C> {
     ) -> ServingEnd {
         let label = format!("{}={}", det_pods::CLUSTER_LABEL, self.observer.cluster);
         let mut watched = watches(&self.observer.requests.api, &label);
+        let mut waiting = self.core.waiting_changes(&self.settings.manager);
         let mut repeat = tokio::time::interval(REPEAT_ENDS);
         repeat.reset();
         self.bindings.mark_changed();
@@ -134,6 +138,7 @@ impl<C: NamespaceCore> Cluster<C> {
                 .next_due()
                 .into_iter()
                 .chain(holds)
+                .chain(self.growing.next_due())
                 .min();
             tokio::select! {
                 () = shutdown.cancelled() => return ServingEnd::Stopped,
@@ -147,6 +152,7 @@ impl<C: NamespaceCore> Cluster<C> {
                     None => return ServingEnd::Stopped,
                 },
                 Some(message) = self.messages.recv() => self.receive(message),
+                () = waiting.changed() => self.growing.is_outdated = true,
                 _ = repeat.tick() => self.repeat_ends(),
                 Ok(()) = self.bindings.changed() => {
                     let bindings = self.bindings.borrow_and_update();
@@ -178,6 +184,21 @@ impl<C: NamespaceCore> Cluster<C> {
             if std::mem::take(&mut self.looks_for_leftovers) {
                 self.delete_leftovers().await;
             }
+            self.grow();
+        }
+    }
+
+    /// Has the cluster asked for nodes for what waits now.
+    fn grow(&mut self) {
+        if !self.is_complete() {
+            return;
+        }
+        let manager = &self.settings.manager;
+        if self.growing.is_outdated && self.growing.is_used() {
+            self.growing.wait(self.core.waiting(manager));
+        }
+        if let Some(growth) = self.growing.look(&mut self.observer) {
+            self.core.report_growth(manager, growth);
         }
     }
 
@@ -384,6 +405,10 @@ impl<C: NamespaceCore> Cluster<C> {
             }
             Message::SecretGone(container, secret) => {
                 secret_is_gone(observer, &container, &secret);
+                false
+            }
+            Message::Grown(allocation, outcome) => {
+                self.growing.requested(observer, &allocation, outcome);
                 false
             }
             Message::Probed(kind, outcome) => self.troubles.probed(kind, outcome),

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use det_ids::ContainerId;
+use det_ids::{AllocationId, ContainerId};
 use det_taskspec::ContainerExit;
 use serde_json::Value;
 
@@ -87,6 +87,36 @@ impl Note {
                 let first = job.recorded.members.first()?;
                 Some(first.container_id.clone())
             }
+        }
+    }
+
+    /// The allocation that it is about, where it is of its placeholders.
+    fn placeholder(&self, books: &Books) -> Option<AllocationId> {
+        match self.of {
+            Subject::Pod => {
+                let pod = books.pods.get(&self.object);
+                pod.filter(|pod| pod.uid == self.uid)?.placeholder.clone()
+            }
+            Subject::Job => {
+                let job = books.placeholders.get(&self.object);
+                let job = job.filter(|job| job.uid == self.uid)?;
+                Some(job.recorded.allocation_id.clone())
+            }
+        }
+    }
+
+    /// Why placeholders get no nodes, a clause; `None` = it reports nothing of that.
+    fn no_growth(&self) -> Option<String> {
+        let message = &self.message;
+        match (self.of, self.reason.as_str()) {
+            // Of the autoscaler of Kubernetes: the pod would not fit a node that may be added.
+            (Subject::Pod, "NotTriggerScaleUp") => {
+                Some(format!("the autoscaler adds no node: {message}"))
+            }
+            (Subject::Job, "FailedCreate") => Some(format!(
+                "Kubernetes refuses pods that ask for nodes: {message}"
+            )),
+            _ => None,
         }
     }
 
@@ -176,6 +206,12 @@ fn digest(line: &str) -> u64 {
 
 /// Applies an event; whether it is about something that is known.
 fn notice(observer: &mut Observer, note: &Note) -> bool {
+    if let Some(allocation) = note.placeholder(&observer.books) {
+        if let Some(reason) = note.no_growth() {
+            observer.agenda.ungrown.push((allocation, reason));
+        }
+        return true;
+    }
     let Some(id) = note.container(&observer.books) else {
         return false;
     };

@@ -22,6 +22,7 @@ mod events;
 mod fitting;
 mod foreign;
 mod gangs;
+mod growing;
 mod health;
 mod holding;
 mod keeper;
@@ -43,7 +44,7 @@ use std::time::Duration;
 
 use det_ids::AllocationId;
 use det_pods::{ClusterFacts, MasterUrl};
-use det_rm::{Health, LiveAttempt, NamespaceCore};
+use det_rm::{GrowthCore, Health, LiveAttempt, NamespaceCore};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -54,14 +55,14 @@ use crate::keeper::Keeper;
 pub use desk::ClusterNamespaces;
 pub use det_pods::{GroupApi, MasterCert, Scheduler, Seal, SlotResource};
 pub use reach::PodAddresses;
-pub use settings::{MasterSettings, PoolSettings, Settings};
+pub use settings::{GrowthSettings, MasterSettings, PoolSettings, Settings};
 
 /// Pause before access to a cluster is tried again.
 const CONNECT_AGAIN: Duration = Duration::from_secs(10);
 
 /// Serves one cluster until the master stops, and its namespaces through `desks`. A cluster that cannot be accessed is
 /// reported as down, and tried again. With other settings rows and the cluster are read anew, as after a restart.
-pub async fn serve<C: NamespaceCore>(
+pub async fn serve<C: NamespaceCore + GrowthCore>(
     core: C,
     mut settings: watch::Receiver<Settings>,
     desks: ClusterNamespaces,

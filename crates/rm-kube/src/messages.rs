@@ -6,6 +6,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::api::{ApiError, Kind, KubeApi};
+use crate::growing::GrowthOutcome;
 
 /// Messages that wait at most. Their senders are tasks of their own, which wait when there are more: those that follow a
 /// place send one message for any number of changes meanwhile, and each request has one outcome.
@@ -32,6 +33,8 @@ pub(crate) enum Message {
     Succeeded(ContainerId),
     /// The Secret of a container's pod does not exist, which waits for it; the name of the Secret.
     SecretGone(ContainerId, String),
+    /// What has become of a request about the placeholders of an allocation.
+    Grown(AllocationId, GrowthOutcome),
     /// Whether objects of a kind can be watched: the reason if not.
     Probed(Kind, Result<(), String>),
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::Settings;
 use crate::agenda::Agenda;
 use crate::api::Kind;
-use crate::books::{Books, End, HeldContainer, Job, ObjectKey, Pod};
+use crate::books::{Books, End, HeldContainer, Job, ObjectKey, PlaceholderJob, Pod};
 use crate::creating::{name, uid};
 use crate::events::EarlyNotes;
 use crate::foreign::ForeignJobs;
@@ -227,6 +227,9 @@ impl Observer {
 
     /// A Job of ours is as this. `owns` = its Secret is known to go with it.
     pub(crate) fn job_is(&mut self, object: &Value, owns: bool) {
+        if det_pods::is_placeholder(object) {
+            return placeholders_are(self, object);
+        }
         let seen = SeenJob {
             name: named(object),
             observer: self,
@@ -237,6 +240,7 @@ impl Observer {
 
     pub(crate) fn job_is_gone(&mut self, name: &ObjectKey) {
         self.foreign.gone(name);
+        self.books.placeholders.remove(name);
         let Some(job) = self.books.jobs.get_mut(name) else {
             return;
         };
@@ -276,7 +280,8 @@ impl Observer {
         let now = self.pod_of(pod);
         let before = self.books.put_pod(name.clone(), now);
         let now = self.books.pods.get(&name).cloned();
-        if before.is_none() && now.as_ref().is_some_and(|pod| pod.container.is_some()) {
+        let is_ours = |pod: &Pod| pod.container.is_some() || pod.placeholder.is_some();
+        if before.is_none() && now.as_ref().is_some_and(is_ours) {
             self.notice_early(pod);
         }
         self.note_pod(before.as_ref(), now.as_ref());
@@ -300,7 +305,10 @@ impl Observer {
                 self.agenda.containers.insert(id.clone());
             }
         }
-        let share = |pod: Option<&Pod>| pod.map(|pod| (pod.node.clone(), pod.takes.clone()));
+        let share = |pod: Option<&Pod>| {
+            let pod = pod.filter(|pod| pod.placeholder.is_none());
+            pod.map(|pod| (pod.node.clone(), pod.takes.clone()))
+        };
         if share(before) != share(now) {
             let nodes = [before, now].into_iter().flatten();
             let nodes = nodes.filter_map(|pod| pod.node.clone());
@@ -336,6 +344,7 @@ impl Observer {
             maker: job.as_ref().and_then(|_| maker(pod)),
             job: job.map(|job| (job, index)),
             container: None,
+            placeholder: None,
             facts,
             gated: (is_ours && gates.is_some_and(|gates| gates.iter().any(is_own_gate))).then(|| {
                 let of = |key: &str| pod["spec"].get(key).cloned().unwrap_or_default();
@@ -366,6 +375,8 @@ impl Observer {
                 self.foreign.only_present(present);
                 let jobs = self.books.jobs.keys();
                 let gone = jobs.filter(|name| !present.contains(name));
+                let placeholders = self.books.placeholders.keys();
+                let gone = gone.chain(placeholders.filter(|name| !present.contains(name)));
                 for name in gone.cloned().collect::<Vec<_>>() {
                     self.job_is_gone(&name);
                 }
@@ -412,6 +423,42 @@ impl Observer {
         let ended = ObservedState::Terminated { exit, cause: None };
         self.agenda.report(place, id, ended);
     }
+}
+
+/// A Job of placeholders is as this.
+fn placeholders_are(observer: &mut Observer, object: &Value) {
+    let name = named(object);
+    // It is as good as gone, with its pods.
+    if det_pods::is_terminating(object) {
+        observer.books.placeholders.remove(&name);
+        return;
+    }
+    let Some(recorded) = det_pods::recorded_placeholder(&observer.settings.seal, object) else {
+        if observer.namespaces.contains(&name.namespace) {
+            let reason = "a Job has the label of placeholders of this cluster, and was not made by its master";
+            observer.foreign.seen(&name, uid(object), reason);
+        }
+        return;
+    };
+    let job = PlaceholderJob {
+        uid: uid(object).to_owned(),
+        recorded,
+        finished: has_finished(object),
+    };
+    if observer
+        .books
+        .placeholders
+        .insert(name.clone(), job)
+        .is_none()
+    {
+        observer.notice_early(object);
+    }
+    observer.books.link_pods(&name);
+    let nodes = observer
+        .books
+        .of_job(&name)
+        .filter_map(|pod| pod.node.clone());
+    observer.agenda.nodes.extend(nodes);
 }
 
 /// A Job as a watch shows it.

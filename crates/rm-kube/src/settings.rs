@@ -41,6 +41,9 @@ pub struct Settings {
     pub leaves_objects: bool,
     /// How long Kubernetes may take to assign a pod to its node.
     pub start_within: Duration,
+    /// How long after it begins the manager keeps placeholders of tasks that it does not know to wait: the nodes that those
+    /// wait for may not have joined yet.
+    pub adopt_within: Duration,
     /// How long an image may fail to be pulled for reasons that may pass.
     pub pull_within: Duration,
 }
@@ -54,6 +57,19 @@ pub struct PoolSettings {
     pub namespace: Option<String>,
     /// Customisation of its pods, by which nodes belong to it; `None` = all nodes do.
     pub pod_spec: Option<Value>,
+    /// How nodes are asked for; `None` = they are not.
+    pub growth: Option<GrowthSettings>,
+}
+
+/// How a pool asks for nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GrowthSettings {
+    /// Most pods that ask at a time.
+    pub max_pending_pods: u32,
+    /// How long a task asks for nodes before it stops for a while.
+    pub give_up_after: Duration,
+    /// Image of the pods that ask.
+    pub image: String,
 }
 
 /// How pods reach the master.
@@ -84,6 +100,12 @@ impl Settings {
         } else {
             PlaceId::from(format!("{node}@{}", self.pools[pool].name).as_str())
         }
+    }
+
+    /// Whether nodes are asked for in a pool, by its name.
+    pub(crate) fn grows(&self, pool: &str) -> bool {
+        let mut pools = self.pools.iter();
+        pools.any(|it| it.name == pool && it.growth.is_some())
     }
 
     /// The namespace of a pool's tasks, by the pool's name.

@@ -89,13 +89,18 @@ impl Starts {
         let (namespace, is_made) = self.namespace_of(observer, &members);
         // What is seen there from now on may be ours.
         observer.namespaces.insert(namespace.clone());
-        let objects = match det_pods::objects(&self.facts, &namespace, &members) {
+        let mut objects = match det_pods::objects(&self.facts, &namespace, &members) {
             Ok(objects) => objects,
             Err(error) => {
                 let message = error.to_string();
                 return end_all(observer, &places, &ContainerExit::StartFailed { message });
             }
         };
+        let origin = members.first().map(|member| &member.start.origin);
+        let grows = origin.is_some_and(|it| observer.settings.grows(&it.resource_pool));
+        if grows {
+            objects.keep_nodes();
+        }
         for member in &members {
             let starting = StartingContainer {
                 place: member.place.clone(),

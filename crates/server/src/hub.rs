@@ -37,6 +37,8 @@ pub enum Topic {
     LogSweep,
     /// Namespaces of workspaces.
     Namespaces,
+    /// What waits for clusters to grow.
+    Growth,
     /// The master's own log.
     MasterLog,
 }

@@ -26,7 +26,7 @@ use det_store::unit::Changes;
 use det_store::{Conn, Store, StoreError, allocations, experiments, places};
 use det_taskspec::TaskKind;
 use fits::Fits;
-pub(crate) use fits::{request, request_in, request_of};
+pub(crate) use fits::{demands_of, request, request_in, request_of};
 use planned::{entry, place_snapshot, work};
 pub(crate) use planned::{host_ports, namespaces, older_services};
 

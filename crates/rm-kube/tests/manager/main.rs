@@ -8,6 +8,7 @@ mod deletion;
 mod disruption;
 mod events;
 mod gangs;
+mod growth;
 mod images;
 mod limits;
 mod namespaces;

@@ -62,6 +62,7 @@ async fn a_tainted_node_leaves_pools_that_do_not_tolerate_the_taint() {
             name: "team".to_owned(),
             namespace: None,
             pod_spec: Some(tolerant),
+            growth: None,
         });
     };
     let scene = Scene::start_with(TestCore::default(), change).await;
@@ -80,6 +81,7 @@ async fn pools_by_selector_have_their_nodes_and_share_those_that_both_select() {
         name: name.to_owned(),
         namespace: None,
         pod_spec: Some(json!({"spec": {"nodeSelector": {label: "yes"}}})),
+        growth: None,
     };
     let pools = vec![pool("one", "one"), pool("two", "two")];
     let scene = Scene::start_with(TestCore::default(), |settings| settings.pools = pools).await;
@@ -126,6 +128,7 @@ async fn pools_that_are_configured_otherwise_are_served_so_and_what_runs_goes_on
             name: "two".to_owned(),
             namespace: None,
             pod_spec: Some(selects),
+            growth: None,
         });
     });
     scene.has_slots("a@two", 3).await;

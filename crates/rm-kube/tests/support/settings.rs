@@ -22,6 +22,7 @@ pub fn settings(kubeconfig: PathBuf) -> Settings {
             name: "default".to_owned(),
             namespace: None,
             pod_spec: None,
+            growth: None,
         }],
         slots: SlotResource::Extended("nvidia.com/gpu".to_owned()),
         slot_kind: DeviceKind::Cuda,

@@ -255,8 +255,9 @@ impl Admission {
             findings.warnings.push(warning);
         }
         let snapshot = self.snapshots.of_pool(pool).await?;
-        // Of a pool whose places have not joined yet nothing can be ruled out: the request waits with its reason.
-        if snapshot.places.is_empty() {
+        // Of a pool whose places have not joined yet nothing can be ruled out, unless it is known what it can become: the
+        // request waits with its reason.
+        if snapshot.places.is_empty() && snapshot.settings.provisionable.is_none() {
             findings.warnings.push(format!(
                 "resource pool \"{pool}\" has no places yet that run work; it waits for one"
             ));

@@ -7,6 +7,7 @@ use det_config::master::ManagerKind;
 use det_ids::WorkspaceId;
 use det_rm::{Health, Manager, PlaceWord};
 
+use crate::app::growth::GrowthBoard;
 use crate::in_force::InForce;
 
 /// The resource managers as configured, and what their drivers report of them. Cheap to clone.
@@ -17,6 +18,8 @@ pub struct Managers {
     ailing: Arc<Mutex<BTreeMap<String, Health>>>,
     /// By name of a manager: the slots that workspaces may use at a time in its pools, as its driver last reported.
     limits: Arc<Mutex<BTreeMap<String, SlotLimits>>>,
+    /// What waits for their clusters to grow.
+    pub(crate) growth: GrowthBoard,
 }
 
 /// How many slots workspaces may use at a time.
@@ -29,6 +32,7 @@ impl Managers {
             in_force,
             ailing: Arc::default(),
             limits: Arc::default(),
+            growth: GrowthBoard::default(),
         }
     }
 

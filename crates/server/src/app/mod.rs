@@ -27,6 +27,7 @@ pub(crate) mod existing;
 pub mod experiments;
 pub(crate) mod failures;
 mod generated_name;
+mod growth;
 pub mod handovers;
 pub mod homes;
 pub mod idle;

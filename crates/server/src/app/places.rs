@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use det_config::units::format_duration;
 use det_failpoints::failpoint;
-use det_ids::{ContainerId, Micros, PlaceId, WorkspaceId};
+use det_ids::{AllocationId, ContainerId, Micros, PlaceId, WorkspaceId};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::record::ActorName;
 use det_orchestrator::{Absence, Cause, Event, LogLevel, Place};
-use det_rm::{ContainerStart, Core, Fit, Health, JoinedPlace, NamespaceCore, Namespaces};
+use det_rm::{
+    ContainerStart, Core, Fit, GrowthCore, GrowthState, Health, JoinedPlace, NamespaceCore,
+    Namespaces, WaitingGang,
+};
 use det_store::places::{self, PlaceRow};
 use det_store::{StoreError, WriteTx, namespaces};
 use det_taskspec::ContainerExit;
@@ -338,6 +341,22 @@ impl Core for Places {
     async fn never_started(&self, container: &ContainerId) -> AppResult<()> {
         let id = container.clone();
         self.orchestration.commit(Event::NeverStarted { id }).await
+    }
+}
+
+impl GrowthCore for Places {
+    fn waiting_changes(&self, _: &str) -> Subscription {
+        self.context.hub.subscribe(Topic::Growth)
+    }
+
+    fn waiting(&self, manager: &str) -> Vec<WaitingGang> {
+        let pools = self.managers.pools_of(manager);
+        self.managers.growth.waiting(&pools)
+    }
+
+    fn report_growth(&self, manager: &str, growth: BTreeMap<AllocationId, GrowthState>) {
+        self.managers.growth.report(manager, growth);
+        self.context.hub.notify(&Topic::Schedule);
     }
 }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use det_config::master::{ManagerKind, MasterConfig, ResourceManager, ResourcePool};
 use det_rm_kube::{
-    GroupApi, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings, SlotResource,
+    GroupApi, GrowthSettings, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings,
+    SlotResource,
 };
 use det_store::{Conn, StoreError, settings};
 use det_taskspec::DeviceKind;
@@ -14,6 +15,9 @@ use serde_json::Value;
 const START_WITHIN: Duration = Duration::from_secs(60);
 /// How long an image may fail to be pulled for reasons that may pass.
 const PULL_WITHIN: Duration = Duration::from_mins(5);
+
+/// How long after the master begins pods that ask for nodes stay, though their tasks are not known to wait yet.
+const ADOPT_WITHIN: Duration = Duration::from_secs(15);
 
 /// Setting with the secret that records of Jobs are sealed with.
 const SECRET: &str = "job_seal_secret";
@@ -71,6 +75,11 @@ fn of(
             .clone()
             .filter(|it| !it.is_empty()),
         pod_spec: membership(config, pool),
+        growth: pool.autoscaling.as_ref().map(|growing| GrowthSettings {
+            max_pending_pods: growing.max_pending_pods,
+            give_up_after: growing.give_up_after,
+            image: growing.image.clone(),
+        }),
     };
     let port = manager
         .kept
@@ -112,6 +121,7 @@ fn of(
         preempts: text("default_scheduler").as_deref() == Some("preemption"),
         leaves_objects: manager.kept.get("leave_kubernetes_resources") == Some(&Value::Bool(true)),
         start_within: START_WITHIN,
+        adopt_within: ADOPT_WITHIN,
         pull_within: PULL_WITHIN,
     })
 }

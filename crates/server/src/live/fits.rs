@@ -57,6 +57,12 @@ pub(crate) fn request_in(cache: &LiveCache, row: &AllocationRow, pool: &str) -> 
     asked(row, cache.fits.misfits(query(row, job, pool)))
 }
 
+/// What an allocation demands of places besides slots, in the form of its manager.
+pub(crate) fn demands_of(cache: &LiveCache, id: &AllocationId) -> Option<Value> {
+    let known = cache.allocations.get(id)?;
+    cache.jobs.rows.get(&known.row.job_id)?.demands.clone()
+}
+
 /// Applies what managers know of their places, and adds the allocations to what was touched for which that matters.
 pub(super) fn take_in(cache: &mut LiveCache, fits: Fits, touched: &mut CacheChanges) {
     let before = std::mem::replace(&mut cache.fits, fits);

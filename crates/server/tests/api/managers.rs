@@ -5,6 +5,7 @@
 mod containers;
 mod direction;
 mod fake;
+mod growth;
 mod side_by_side;
 
 use det_agent_proto::{ContainerReport, ContainerState, ToAgent};

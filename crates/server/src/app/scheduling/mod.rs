@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, ContainerId, Micros};
 use det_orchestrator::{Event, PassDecision};
-use det_scheduler::{Pass, Placement, WaitExplanation, WaitReason};
+use det_rm::WaitingGang;
+use det_scheduler::{Growth, Pass, Placement, WaitExplanation, WaitReason};
 use det_store::queue_days::{self, QueueDay};
 use det_taskspec::{HostPorts, Hosts};
 use planners::Planners;
@@ -28,7 +29,8 @@ use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
 use crate::app::wait_reasons::explanation_of;
 use crate::error::{AppError, AppResult};
-use crate::live::LiveCache;
+use crate::hub::Topic;
+use crate::live::{LiveCache, demands_of};
 
 /// Waiting reasons of the same kind whose numbers have changed are stored this many a second at most, and this many at
 /// once.
@@ -138,7 +140,11 @@ impl Scheduling {
         state.thought = began.elapsed();
         let mut next = sent.next;
         let mut sooner = |wait: Duration| next = Some(next.map_or(wait, |n| n.min(wait)));
+        let board = &self.snapshots.managers.growth;
+        let regrown = board.take_changed();
+        let mut grows: BTreeMap<String, Vec<WaitingGang>> = BTreeMap::new();
         for (pool, planner) in state.planners.busy() {
+            planner.unreported.extend(regrown.iter().cloned());
             let began = Instant::now();
             // What pools before this one have placed counts.
             planner.set_workspaces(limits.in_pool(pool));
@@ -160,9 +166,17 @@ impl Scheduling {
                 sooner(Duration::from_micros(wait));
             }
             state.thought += began.elapsed();
+            let growth = std::mem::take(&mut decided.growth);
+            if !growth.is_empty() {
+                grows.insert(pool.to_owned(), gangs(&state.cache, pool, growth));
+            }
             limits.note(&state.cache, pool, &decided.placements);
             let namespaces = self.namespaces_of(&state.cache, pool, &decided.placements);
             self.apply(pool, decided, namespaces).await?;
+        }
+        // After placements are stored: what starts now wants nothing any more.
+        if board.set_waiting(grows) {
+            self.context.hub.notify(&Topic::Growth);
         }
         Ok(next)
     }
@@ -203,8 +217,15 @@ impl Scheduling {
             waiting: Vec::new(),
         };
         // After a restart the reasons that were stored before are known by their texts.
+        let growth = &self.snapshots.managers.growth;
         let look = |cache: &LiveCache| {
             decided.waiting = in_words(waiting, |id| cache.label(id), &homes, removed)?;
+            for (id, reason) in &mut decided.waiting {
+                let mut grown = WaitExplanation::clone(reason);
+                if growth.explain(id, &mut grown) {
+                    *reason = Arc::new(grown);
+                }
+            }
             decided.keep_news(|id| cache.stored_wait(id));
             let reserved = &self.context.config().reserved_ports;
             let ports =
@@ -253,6 +274,18 @@ impl Scheduling {
         }
         Ok(())
     }
+}
+
+/// The requests of a pool that places are worth adding for, as its manager takes them.
+fn gangs(cache: &LiveCache, pool: &str, growth: Vec<Growth>) -> Vec<WaitingGang> {
+    let gangs = growth.into_iter().map(|growth| WaitingGang {
+        demands: demands_of(cache, &growth.allocation_id),
+        allocation_id: growth.allocation_id,
+        resource_pool: pool.to_owned(),
+        shares: growth.shares,
+        excluded_places: growth.excluded_places,
+    });
+    gangs.collect()
 }
 
 /// Adds what a request has waited to the day on which it was placed.
