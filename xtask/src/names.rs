@@ -36,6 +36,7 @@ const IRREGULAR: &[&str] = &[
 
 /// Nouns that end in "ing"; other names that do are participles.
 const NOUNS: &[&str] = &[
+    "Autoscaling",
     "Binding",
     "Ceiling",
     "Encoding",

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Kind, KubeApi};
 use crate::containers::secret_is_gone;
 use crate::fitting::Fitting;
-use crate::growing::Growing;
+use crate::growing::Placeholders;
 use crate::health::Troubles;
 use crate::leftovers;
 use crate::limits::{Bindings, Limits};
@@ -66,7 +66,7 @@ pub(crate) struct Cluster<C: GrowthCore + NamespaceCore> {
     /// Whether it is time to look for Secrets that are left of an earlier manager.
     looks_for_leftovers: bool,
     bindings: watch::Receiver<Bindings>,
-    growing: Growing,
+    growing: Placeholders,
     /// Kinds of objects of which everything is known.
     listed: BTreeSet<Kind>,
     /// Kinds that tasks run without and that cannot be read, which is logged once.
@@ -104,7 +104,7 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
             limits_changed: false,
             looks_for_leftovers: false,
             bindings,
-            growing: Growing::new(&settings, &facts, &namespace),
+            growing: Placeholders::new(&settings, &facts, &namespace),
             starts: Starts::new(facts, namespace),
             fitting: Fitting::new(&settings),
             settings,

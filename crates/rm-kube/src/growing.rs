@@ -55,7 +55,7 @@ struct GivenUp {
 
 /// The placeholders of a task that exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Existing {
+struct HeldPlaceholders {
     /// Since when nodes are asked for.
     since: Micros,
     /// Whether one of their pods is on a node that a container is about to be on.
@@ -82,7 +82,7 @@ enum Verdict {
 fn verdicts(
     gangs: &[WaitingGang],
     rules: impl Fn(&str) -> Option<GrowthSettings>,
-    existing: &BTreeMap<AllocationId, Existing>,
+    existing: &BTreeMap<AllocationId, HeldPlaceholders>,
     given_up: &BTreeMap<AllocationId, GivenUp>,
     now: Micros,
 ) -> BTreeMap<AllocationId, Verdict> {
@@ -140,7 +140,7 @@ fn after(then: Micros, wait: Duration) -> Micros {
 }
 
 /// The placeholders of a cluster.
-pub(crate) struct Growing {
+pub(crate) struct Placeholders {
     settings: Arc<Settings>,
     facts: ClusterFacts,
     /// Namespace of pools that have none.
@@ -162,7 +162,7 @@ pub(crate) struct Growing {
     due: Option<Instant>,
 }
 
-impl Growing {
+impl Placeholders {
     pub(crate) fn new(settings: &Arc<Settings>, facts: &ClusterFacts, namespace: &str) -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.map_or(0, |now| now.as_micros());
@@ -424,7 +424,11 @@ impl Growing {
     }
 
     /// When something is due without any change.
-    fn next(&self, existing: &BTreeMap<AllocationId, Existing>, now: Micros) -> Option<Instant> {
+    fn next(
+        &self,
+        existing: &BTreeMap<AllocationId, HeldPlaceholders>,
+        now: Micros,
+    ) -> Option<Instant> {
         let ends = self.gangs.iter().filter_map(|gang| {
             let mut pools = self.settings.pools.iter();
             let pool = pools.find(|it| it.name == gang.resource_pool)?;
@@ -476,14 +480,14 @@ fn of_allocation<'b>(
 }
 
 /// The placeholders that exist, by allocation.
-fn existing(books: &Books) -> BTreeMap<AllocationId, Existing> {
-    let mut existing: BTreeMap<AllocationId, Existing> = BTreeMap::new();
+fn existing(books: &Books) -> BTreeMap<AllocationId, HeldPlaceholders> {
+    let mut existing: BTreeMap<AllocationId, HeldPlaceholders> = BTreeMap::new();
     for (name, job) in &books.placeholders {
         let nodes: Vec<Option<&str>> = books.of_job(name).map(|pod| pod.node.as_deref()).collect();
         let in_the_way = nodes.iter().flatten().any(|node| books.awaits(node));
         let placed = !nodes.is_empty() && nodes.iter().all(Option::is_some);
         let id = job.recorded.allocation_id.clone();
-        let of_others = existing.entry(id).or_insert(Existing {
+        let of_others = existing.entry(id).or_insert(HeldPlaceholders {
             since: job.recorded.since,
             in_the_way: false,
             placed: true,
@@ -582,8 +586,8 @@ mod tests {
         })
     }
 
-    fn asked_at(minute: i64) -> Existing {
-        Existing {
+    fn asked_at(minute: i64) -> HeldPlaceholders {
+        HeldPlaceholders {
             since: Micros(minute * MINUTE),
             in_the_way: false,
             placed: false,
@@ -591,7 +595,11 @@ mod tests {
         }
     }
 
-    fn verdict(gang: &WaitingGang, existing: Option<Existing>, minute: i64) -> Option<Verdict> {
+    fn verdict(
+        gang: &WaitingGang,
+        existing: Option<HeldPlaceholders>,
+        minute: i64,
+    ) -> Option<Verdict> {
         let id = gang.allocation_id.clone();
         let existing = existing.map(|it| (id.clone(), it)).into_iter().collect();
         let now = Micros(minute * MINUTE);
@@ -619,13 +627,13 @@ mod tests {
         assert_eq!(verdict(&gang, Some(asked_at(0)), 14), Some(Verdict::Ask));
         let why = reason(verdict(&gang, Some(asked_at(0)), 15));
         assert_eq!(why, "not all nodes have come within 15 minutes");
-        let placed = Existing {
+        let placed = HeldPlaceholders {
             placed: true,
             ..asked_at(0)
         };
         let why = reason(verdict(&gang, Some(placed), 15));
         assert!(why.starts_with("nodes for it are there"), "{why}");
-        let ended = Existing {
+        let ended = HeldPlaceholders {
             finished: true,
             ..asked_at(0)
         };
@@ -634,7 +642,7 @@ mod tests {
 
     #[test]
     fn placeholders_give_way_to_a_task_that_is_started_on_their_node() {
-        let in_the_way = Existing {
+        let in_the_way = HeldPlaceholders {
             in_the_way: true,
             ..asked_at(0)
         };
@@ -665,7 +673,7 @@ mod tests {
             for (number, (nodes, since, (exists, is_given_up, in_the_way))) in tasks.iter().enumerate() {
                 let gang = gang(&format!("t{number:02}"), *nodes);
                 if *exists {
-                    existing.insert(gang.allocation_id.clone(), Existing { in_the_way: *in_the_way, ..asked_at(*since) });
+                    existing.insert(gang.allocation_id.clone(), HeldPlaceholders { in_the_way: *in_the_way, ..asked_at(*since) });
                 }
                 if *is_given_up {
                     let until = Micros(since * MINUTE);

@@ -129,7 +129,7 @@ pub(crate) async fn changed(settings: &mut watch::Receiver<Settings>) {
 }
 
 /// A cluster that can be accessed.
-struct ConnectedCluster<C: NamespaceCore> {
+struct ConnectedCluster<C: GrowthCore + NamespaceCore> {
     api: KubeApi,
     facts: ClusterFacts,
     namespace: String,
@@ -139,7 +139,7 @@ struct ConnectedCluster<C: NamespaceCore> {
     desk: desk::Desk,
 }
 
-async fn connected<C: NamespaceCore>(
+async fn connected<C: GrowthCore + NamespaceCore>(
     core: &C,
     settings: &Settings,
 ) -> Result<ConnectedCluster<C>, String> {

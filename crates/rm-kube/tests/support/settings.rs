@@ -40,6 +40,7 @@ pub fn settings(kubeconfig: PathBuf) -> Settings {
         preempts: false,
         leaves_objects: false,
         start_within: Duration::from_mins(1),
+        adopt_within: Duration::ZERO,
         pull_within: Duration::from_mins(5),
     }
 }

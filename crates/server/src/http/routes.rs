@@ -30,7 +30,7 @@ impl PathRoutes {
 
     /// Adds the handler that `P` describes, for its methods.
     #[must_use]
-    pub fn handler<P: Path, H: Handler<T, Master>, T: 'static>(mut self, handler: H) -> Self {
+    pub fn handler<P: Path, H: Handler<T, Master>, T: 'static>(mut self, handler: &H) -> Self {
         debug_assert_eq!(P::path(), self.path, "handlers of one path are added");
         for method in P::methods() {
             self.methods = self.methods.on(method.to_method_filter(), handler.clone());
@@ -89,8 +89,8 @@ macro_rules! routes {
             <[<__path_ $first>] as utoipa::Path>::path(),
             || utoipa_axum::routes!($first $(, $more)*),
         )
-        .handler::<[<__path_ $first>], _, _>($first)
-        $(.handler::<[<__path_ $more>], _, _>($more))*
+        .handler::<[<__path_ $first>], _, _>(&$first)
+        $(.handler::<[<__path_ $more>], _, _>(&$more))*
     } };
 }
 pub(crate) use routes;

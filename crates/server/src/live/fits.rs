@@ -8,6 +8,7 @@ use det_rm::{Fit, FitQuery};
 use det_scheduler::{Misfits, Request};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
+use serde_json::Value;
 
 use super::planned::asked;
 use super::{CacheChanges, LiveCache};
