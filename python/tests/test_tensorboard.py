@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -173,6 +174,55 @@ def test_manual_uploads_nothing_by_itself(
         write("events")
         context.train.report_training_metrics(1, {"loss": 1})
     assert not storage.exists()
+
+
+def test_tasks_of_all_users_make_their_directories_beside_each_other(
+    trial: Callable[..., None], master: StubMaster, storage: pathlib.Path
+) -> None:
+    trial()
+    before = os.umask(0o077)
+    try:
+        with core.init():
+            write("events")
+    finally:
+        os.umask(before)
+    common = [storage, *(storage / part for part in ("cluster-1", "cluster-1/tensorboard"))]
+    common.append(common[-1] / "experiment")
+    for directory in common:
+        assert directory.stat().st_mode & 0o7777 == 0o1777, directory
+    own = common[-1] / "1"
+    assert own.stat().st_mode & 0o7777 == 0o700, "that of an experiment is as its code has it"
+    assert stored(storage) == {"events"}
+
+
+def test_what_an_administrator_made_keeps_its_mode(
+    trial: Callable[..., None], master: StubMaster, storage: pathlib.Path
+) -> None:
+    (storage / "cluster-1").mkdir(parents=True)
+    (storage / "cluster-1").chmod(0o750)
+    trial()
+    with core.init():
+        write("events")
+    assert (storage / "cluster-1").stat().st_mode & 0o7777 == 0o750
+    assert stored(storage) == {"events"}
+
+
+def test_a_failing_copy_is_a_warning_in_the_log_of_a_program_that_configures_no_logging(
+    storage: pathlib.Path,
+) -> None:
+    code = (
+        "import logging, sys\n"
+        "from determined._core._context import _give_warnings_a_level\n"
+        "_give_warnings_a_level()\n"
+        "_give_warnings_a_level()\n"
+        "logging.getLogger('determined.core').warning('could not be copied')\n"
+        "logging.basicConfig(format='mine: %(message)s')\n"
+        "logging.getLogger('determined.core').warning('once more')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, second = run.stderr.splitlines()
+    assert first.startswith("WARNING: [") and first.endswith("] determined.core: could not be copied"), first
+    assert second == "mine: once more"
 
 
 def test_a_failing_copy_does_not_fail_the_training(

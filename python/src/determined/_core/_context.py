@@ -201,6 +201,7 @@ def init(
             f"this task has {sum(info.container_slot_counts)} slots in {len(info.container_addrs)} "
             "containers; core.init() needs a DistributedContext for more than one slot"
         )
+    _give_warnings_a_level()
     session = session_of_task(info)
     distributed = distributed or DummyDistributedContext()
     _print_stacks_on_sigusr1()
@@ -320,19 +321,14 @@ def _tensorboard_manager(
     base = directory_from_config(configured, container_path=SHARED_FS_CONTAINER_PATH)
     trial = info.trial
     target = None
+    common: list[pathlib.Path] = []
     if base is not None:
-        target = pathlib.Path(
-            base,
-            info.cluster_id,
-            "tensorboard",
-            "experiment",
-            str(trial.experiment_id),
-            "trial",
-            str(trial.trial_id),
-        )
+        experiments = pathlib.Path(base, info.cluster_id, "tensorboard", "experiment")
+        target = experiments / str(trial.experiment_id) / "trial" / str(trial.trial_id)
+        common = [*reversed(experiments.parents[:3]), experiments]
     # The name that the task's preparation links to /tmp/tensorboard.
     local = pathlib.Path("/tmp", f"tensorboard-{info.allocation_id}-0")
-    return TensorboardManager(local, target, auto=mode is TensorboardMode.AUTO)
+    return TensorboardManager(local, target, auto=mode is TensorboardMode.AUTO, common=common)
 
 
 def _print_stacks_on_sigusr1() -> None:
@@ -354,3 +350,30 @@ def _print_stacks_on_sigusr1() -> None:
 
     handler._determined_stacks = True  # type: ignore[attr-defined]
     signal.signal(signal.SIGUSR1, handler)
+
+
+# That of the platform's other programs; by it the task's log knows the level of a line.
+_WARNING_FORMAT = "%(levelname)s: [%(process)d] %(name)s: %(message)s"
+
+
+class _LastResort(logging.StreamHandler):  # type: ignore[type-arg]
+    """Prints what no other handler prints, as `logging.lastResort`, which prints the bare message."""
+
+    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return False
+            logger = logger.parent if logger.propagate else None
+        return super().filter(record)
+
+
+def _give_warnings_a_level() -> None:
+    """Has warnings and errors begin with their level, unless the program configures logging, also later."""
+    logger = logging.getLogger("determined")
+    if any(isinstance(handler, _LastResort) for handler in logger.handlers):
+        return
+    handler = _LastResort()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter(_WARNING_FORMAT))
+    logger.addHandler(handler)

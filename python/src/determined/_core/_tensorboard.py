@@ -12,7 +12,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from determined import errors
@@ -20,6 +20,10 @@ from determined import errors
 __all__ = ["ScalarWriter", "TensorboardManager", "TensorboardMode"]
 
 logger = logging.getLogger("determined.core")
+
+#: Mode of directories that tasks of all users make theirs in, whichever user's task came first; what is
+#: another user's cannot be removed or renamed there.
+COMMON_MODE = 0o1777
 
 #: Least time between two automatic looks for new files, in seconds.
 SYNC_PERIOD_S = 1.0
@@ -45,11 +49,22 @@ class TensorboardMode(enum.Enum):
 class TensorboardManager:
     """Copies files from the local TensorBoard directory to where the cluster's TensorBoards look."""
 
-    def __init__(self, base_path: pathlib.Path, target: pathlib.Path | None, *, auto: bool) -> None:
-        """`target` None: the configured storage is none this package can write to."""
+    def __init__(
+        self,
+        base_path: pathlib.Path,
+        target: pathlib.Path | None,
+        *,
+        auto: bool,
+        common: Sequence[pathlib.Path] = (),
+    ) -> None:
+        """`target` None: the configured storage is none this package can write to.
+
+        `common`: directories above `target` that tasks of all users share, the highest first.
+        """
         #: Directory to write TensorBoard files to; not made until something is written.
         self.base_path = base_path
         self._target = target
+        self._common = tuple(common)
         self._auto = auto
         self._looked_at = 0.0
         # What each file was when it was last copied. Comparing a file with itself needs no clock: many
@@ -135,8 +150,7 @@ class TensorboardManager:
         failure: OSError | None = None
         for source, stamp, target in copies:
             try:
-                # Other users' tasks write beside these files; see DirectoryStorage.pre_store_path.
-                target.parent.mkdir(parents=True, exist_ok=True)
+                self._make_parents(target.parent)
                 shutil.copy(source, target)
             except OSError as error:
                 # One file that cannot be copied must not keep the others from it each time.
@@ -147,6 +161,26 @@ class TensorboardManager:
             self._copied[source] = stamp
         if failure is not None:
             raise failure
+
+    def _make_parents(self, directory: pathlib.Path) -> None:
+        """Makes what is missing of a directory in the storage, the common part of it open to all users."""
+        if self._common:
+            # What is above the storage is none of ours, and made as anything else.
+            self._common[0].parent.mkdir(parents=True, exist_ok=True)
+            for common in self._common:
+                try:
+                    common.mkdir()
+                except FileExistsError:
+                    # Another task's or an administrator's.
+                    continue
+                # Not by the umask, which is that of all threads of the user's code; and never that of
+                # what another user has put in its place.
+                opened = os.open(common, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    os.fchmod(opened, COMMON_MODE)
+                finally:
+                    os.close(opened)
+        directory.mkdir(parents=True, exist_ok=True)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
