@@ -100,6 +100,27 @@ fn opened(user: &User) -> String {
 }
 
 #[test]
+fn a_paused_notebook_is_not_waited_for() {
+    let stub = master();
+    let mut paused = notebook();
+    paused["paused"] = json!(true);
+    let answer = json!({"notebook": paused, "config": {}});
+    stub.on(&format!("GET /api/v1/notebooks/{ID}"), ok(answer));
+    stub.on(
+        &format!("GET /api/v1/tasks/{ID}"),
+        task(false, &Value::Null),
+    );
+    let user = User::using(&stub);
+    let err = run(&user, &["notebook", "open", ID]).fails(1);
+    assert!(
+        err.contains(&format!("notebook {ID} is paused"))
+            && err.contains(&format!("`det notebook unpause {ID}`"))
+            && !err.contains("waiting"),
+        "{err}"
+    );
+}
+
+#[test]
 fn a_notebook_is_opened_when_it_is_ready_and_its_token_is_on_no_command_line() {
     let stub = master();
     let user = with_browser(&stub);

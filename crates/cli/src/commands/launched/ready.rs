@@ -17,7 +17,7 @@ use crate::values::text;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Waits until a task is ready, and prints its log meanwhile, which contains what it waits for. Errs with the reason when it
-/// ends before. `Some` = Ctrl-C has ended the waiting, not the task.
+/// ends or is paused before. `Some` = Ctrl-C has ended the waiting, not the task.
 pub(crate) async fn until_ready(
     kind: &Kind,
     client: &Client,
@@ -65,12 +65,19 @@ async fn look(client: &Client, id: &str) -> Result<Value, ClientError> {
     Ok(answer["task"].take())
 }
 
-/// Whether a task is ready; errs when it has ended.
+/// Whether a task is ready; errs when it has ended, and when it is paused, because nothing but a user ends that.
 async fn is_ready(kind: &Kind, client: &Client, id: &str, task: &Value) -> Result<bool, CliError> {
-    if task["endTime"].is_null() {
-        return Ok(task["allocations"][0]["isReady"] == true);
-    }
     let Kind { noun, group, .. } = kind;
+    if task["endTime"].is_null() {
+        if task["allocations"][0]["isReady"] == true {
+            return Ok(true);
+        }
+        if kind.get(client, id).await?[kind.member]["paused"] == true {
+            return Err(CliError::request(format!("{noun} {id} is paused"))
+                .with_hint(format!("`det {group} unpause {id}` lets it go on")));
+        }
+        return Ok(false);
+    }
     let reason = kind.end(&kind.get(client, id).await?);
     let reason = reason.map_or_else(|| "it has terminated".to_owned(), |end| end.in_full());
     Err(

@@ -6,6 +6,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use det_ids::TaskId;
 use det_lifecycle::allocation::AllocationState;
+use det_lifecycle::task::TaskState;
 use serde::Deserialize;
 
 use crate::app::reads;
@@ -65,6 +66,14 @@ fn of(view: &LaunchedView) -> AppResult<Response> {
         let why = escape(&launches::exit_status(view));
         let body = format!("<h1>{name} has ended</h1>\n<p>{why}</p>\n{logs}");
         return Ok(answer(layout(&name, "", &body)));
+    }
+    if view.row.state == TaskState::Suspended {
+        let id = &view.row.id;
+        let body = format!(
+            "<h1>{name} is paused</h1>\n<p>It goes on after <code>det task unpause {id}</code>.</p>\n{logs}\n<p>This page \
+             reloads by itself, and opens it once it is ready.</p>"
+        );
+        return Ok(answer(layout(&name, AGAIN, &body)));
     }
     let what = match view.attempt.as_ref().and_then(wait_reason) {
         Some(reason) => format!("It waits for slots: {}.", escape(&reason.message)),
