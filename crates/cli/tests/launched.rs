@@ -713,9 +713,13 @@ fn generic_tasks_are_paused_unpaused_and_killed() {
 fn only_generic_tasks_that_live_are_killed_as_such() {
     let end = json!("2026-11-25T19:22:34Z");
     let stub = of_one_task(task("COMPLETED", &end, &json!({"exitReason": "fine"})));
+    let kill = format!("POST /api/v1/tasks/{ID}/kill");
+    stub.on(&kill, ok(json!({})));
     let run = User::using(&stub).det(&["task", "kill", ID]);
     assert!(run.err.contains("has ended already (fine)"), "{run:?}");
-    run.ok();
+    assert_eq!(run.ok(), "");
+    // Others may belong to it that have not.
+    assert_eq!(stub.last(&kill).json()["killFromRoot"], false);
     let stub = of_one_task(ok(
         json!({"task": {"taskId": ID, "taskType": "TASK_TYPE_COMMAND"}}),
     ));

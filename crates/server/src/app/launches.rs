@@ -140,7 +140,7 @@ impl Launches {
         checked.warnings.extend(more);
         let shown = shown_task_config(actor, actor.user().id, &checked.config.to_json());
         let preview = request.preview;
-        let (warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
+        let (mut warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
         if preview {
             return Ok(LaunchOutcome {
                 id: None,
@@ -166,9 +166,11 @@ impl Launches {
         let id = new.task.id.clone();
         let has_idle_timeout = new.document.details.idle_timeout().is_some();
         let (service, actor) = (self.clone(), actor.name());
-        self.context
+        let notice = self
+            .context
             .write(move |tx| Box::pin(async move { service.store(tx, new, &actor).await }))
             .await?;
+        warnings.extend(notice);
         if has_idle_timeout {
             self.idle.wake();
         }
@@ -207,20 +209,34 @@ impl Launches {
         Ok((details, Vec::new()))
     }
 
-    async fn store(&self, tx: &mut WriteTx, mut new: NewTask, actor: &ActorName) -> AppResult<()> {
+    /// Stores a task. Returns what its owner should know of its state.
+    async fn store(
+        &self,
+        tx: &mut WriteTx,
+        mut new: NewTask,
+        actor: &ActorName,
+    ) -> AppResult<Option<String>> {
         // They may have gone since the configuration was checked.
         self.pools.require(&new.job.resource_pool)?;
         let workspace_id = new.job.workspace_id;
         let workspace = workspaces::find(&mut tx.conn(), workspace_id).await?;
         let workspace = workspace.ok_or_else(|| AppError::not_found("workspace", workspace_id))?;
         require_open_workspace(&workspace, "nothing can be launched there")?;
+        let mut notice = None;
         if let Some(parent) = &new.document.parent_id {
-            steering::require_live_parent(tx, parent).await?;
+            let state = steering::require_live_parent(tx, parent).await?;
+            if steering::is_paused_with(state, &new.task, &new.document) {
+                notice = Some(format!(
+                    "it is paused, as task \"{parent}\" is, which it belongs to; `det task unpause {parent}` lets both go on"
+                ));
+                new.is_paused = true;
+            }
         }
         let reserved = &self.context.config().reserved_ports;
         ports::give_port(&mut new.document, reserved)?;
         new.store(tx, &self.context, &self.orchestration, actor)
-            .await
+            .await?;
+        Ok(notice)
     }
 }
 

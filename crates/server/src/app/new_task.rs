@@ -49,6 +49,8 @@ pub(crate) struct NewTask {
     pub(crate) context: Option<Vec<u8>>,
     /// What its owner should know of its configuration, for its log.
     pub(crate) warnings: Vec<String>,
+    /// Whether it is paused from its beginning, in place of requesting its first attempt.
+    pub(crate) is_paused: bool,
 }
 
 impl NewTask {
@@ -110,10 +112,11 @@ impl NewTask {
             document,
             context: parts.context,
             warnings: parts.warnings,
+            is_paused: false,
         }
     }
 
-    /// Stores it and requests its first attempt.
+    /// Stores it and requests its first attempt, unless it is paused.
     pub(crate) async fn store(
         self,
         tx: &mut WriteTx,
@@ -134,12 +137,16 @@ impl NewTask {
         context.record(tx, created).await?;
         let cause = Cause::actor(actor);
         let event = TaskEvent::Resume;
-        let resumed = Event::Task {
+        let resumed = (!self.is_paused).then(|| Event::Task {
             id: id.clone(),
             event,
             cause,
-        };
-        orchestration.advance(tx, [resumed]).await?;
+        });
+        orchestration.advance(tx, resumed).await?;
+        if self.is_paused {
+            let text = format!("Paused: `det task unpause {id}` lets it go on");
+            context.write_line(tx, &id, None, (LogLevel::Info, &text))?;
+        }
         for warning in &self.warnings {
             let text = format!("Note on the configuration: {warning}");
             context.write_line(tx, &id, None, (LogLevel::Warning, &text))?;

@@ -32,7 +32,7 @@ pub(crate) use list::ListArgs;
 pub(crate) use other::{instead, require_kind};
 pub(crate) use page::{OpenPageArgs, open_page, start_page};
 pub(crate) use ready::until_ready;
-pub(crate) use steer::{Turn, note_ended, turn};
+pub(crate) use steer::{Turn, turn};
 
 /// A kind of task, as the command line and the API name it.
 #[derive(Debug)]

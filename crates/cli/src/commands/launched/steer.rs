@@ -70,7 +70,7 @@ async fn kill_one(kind: &Kind, client: &Client, id: &str) -> Result<(), CliError
 }
 
 /// Reports that what is to be killed has ended.
-pub(crate) fn note_ended(kind: &Kind, id: &str, end: &End) {
+fn note_ended(kind: &Kind, id: &str, end: &End) {
     output::note(format_args!(
         "{} {id} has ended already ({}), so there is nothing to kill",
         kind.noun, end.reason

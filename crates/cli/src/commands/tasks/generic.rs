@@ -12,7 +12,7 @@ use det_taskspec::{LaunchKind, TaskKind};
 use serde_json::{Value, json};
 
 use crate::commands::launched::{
-    ConfigArgs, GENERIC, Kind, Turn, follow, instead, note_ended, require_kind, turn,
+    ConfigArgs, GENERIC, Kind, Turn, follow, instead, require_kind, turn,
 };
 use crate::commands::lookup;
 use crate::commands::submission::{UserDocument, warn};
@@ -201,11 +201,6 @@ pub(super) async fn kill(client: &Client, id: String, root: bool) -> Result<(), 
     if kinds::of_task(&answer["task"])? != TaskKind::CheckpointGc {
         require_kind(&GENERIC, &id, &answer["task"])?;
     }
-    // One that has ended may belong to others that have not.
-    if let (false, Some(end)) = (root, GENERIC.end(&answer)) {
-        note_ended(&GENERIC, &id, &end);
-        return Ok(());
-    }
     let body = json!({"taskId": id, "killFromRoot": root});
     client
         .post(&GENERIC.path(&id, ["kill"]), Some(&body))
@@ -214,6 +209,13 @@ pub(super) async fn kill(client: &Client, id: String, root: bool) -> Result<(), 
         output::line(format_args!(
             "Killed task {id} and everything that belongs to the same task"
         ))
+    } else if let Some(end) = GENERIC.end(&answer) {
+        // Others that have not ended may belong to it.
+        output::note(format_args!(
+            "task {id} has ended already ({}); tasks that belong to it are killed where they have not ended",
+            end.reason
+        ));
+        Ok(())
     } else {
         output::line(format_args!("Killed task {id}"))
     }

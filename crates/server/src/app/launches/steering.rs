@@ -1,8 +1,9 @@
 //! Steering tasks that users launched: killing, pausing and activating them, with everything that belongs to them.
 
 use det_ids::TaskId;
-use det_lifecycle::task::{RestartPolicy, TaskEvent, TaskState};
+use det_lifecycle::task::{RestartPolicy, Stop, TaskEvent, TaskState};
 use det_orchestrator::Event;
+use det_store::allocations::TaskRow;
 use det_store::task_documents::{self, TaskDocument};
 use det_store::{Conn, WriteTx, allocations};
 use det_taskspec::{TaskDetails, TaskKind};
@@ -146,6 +147,17 @@ impl Launches {
     }
 }
 
+/// Whether a new task is paused like the one that it belongs to, which is in this state: what a pause would have reached
+/// does not start.
+pub(super) fn is_paused_with(parent: TaskState, task: &TaskRow, document: &TaskDocument) -> bool {
+    let preemptible = task.demand.and_then(|demand| demand.preemptible);
+    matches!(
+        parent,
+        TaskState::Suspended | TaskState::Stopping(Stop::Suspend)
+    ) && !is_never_paused(document)
+        && RestartPolicy::of(task.kind, preemptible).is_preemptible()
+}
+
 fn is_never_paused(document: &TaskDocument) -> bool {
     matches!(&document.details, TaskDetails::Generic(generic) if generic.no_pause)
 }
@@ -174,8 +186,8 @@ async fn root(conn: &mut Conn<'_>, document: TaskDocument) -> AppResult<TaskId> 
     Ok(top.task_id)
 }
 
-/// Tasks belong to generic tasks that have not ended and are not being killed.
-pub(super) async fn require_live_parent(tx: &mut WriteTx, id: &TaskId) -> AppResult<()> {
+/// Tasks belong to generic tasks that have not ended and are not being killed. Returns the state of that one.
+pub(super) async fn require_live_parent(tx: &mut WriteTx, id: &TaskId) -> AppResult<TaskState> {
     let parent = document(tx, Some(TaskKind::Generic), id).await?;
     // All of them are steered by one change.
     let root = root(&mut tx.conn(), parent).await?;
@@ -188,7 +200,7 @@ pub(super) async fn require_live_parent(tx: &mut WriteTx, id: &TaskId) -> AppRes
     }
     let row = allocations::find_task(&mut tx.conn(), id).await?;
     match row.map(|row| row.state) {
-        Some(state) if state.takes_members() => Ok(()),
+        Some(state) if state.takes_members() => Ok(state),
         Some(TaskState::Stopping(_)) => Err(AppError::precondition(format!(
             "task \"{id}\" is being killed, with everything that belongs to it: nothing can belong to it any more"
         ))),
