@@ -98,7 +98,7 @@ fn a_shell_is_entered_by_ssh_through_this_program_and_its_key_goes() {
         "nvidia-smi",
     ];
     let err = run_as_ada(&user, &words).fails(7);
-    assert!(err.contains(&format!("`det shell open {ID}`")), "{err}");
+    assert!(!err.contains("to reconnect"), "a command has ended: {err}");
     let given = written(&user, "words");
     let given: Vec<&str> = given.lines().collect();
     let proxy = format!(
@@ -126,6 +126,21 @@ fn a_shell_is_entered_by_ssh_through_this_program_and_its_key_goes() {
     );
     let path = written(&user, "path");
     assert!(!std::path::Path::new(path.trim()).exists(), "{path}");
+}
+
+#[test]
+fn a_login_that_is_refused_is_explained_by_the_shells_log() {
+    let stub = with_shell(task(true, &Value::Null));
+    let why = "WARNING: /etc/passwd has no account, so the SSH server may refuse its logins";
+    stub.on(
+        &format!("GET /api/v1/tasks/{ID}/logs"),
+        stream(&[json!({"log": format!("{why}\n")})]),
+    );
+    let user = with_ssh(&stub, "exit 255");
+    let err = run(&user, &["shell", "open", ID]).fails(255);
+    assert!(err.contains(&format!("the shell's log: {why}\n")), "{err}");
+    let asked = stub.last(&format!("GET /api/v1/tasks/{ID}/logs")).line;
+    assert!(asked.contains("searchText=the"), "{asked}");
 }
 
 #[test]
@@ -198,6 +213,8 @@ fn a_shell_is_started_waited_for_and_entered() {
     let run = run(&user, &words);
     let expected = format!("waiting for shell {ID} to be ready\nwaits for slots\n");
     assert!(run.err.contains(&expected), "{run:?}");
+    let reconnect = format!("to reconnect, run `det shell open {ID}`");
+    assert!(run.err.contains(&reconnect), "{run:?}");
     assert_eq!(
         run.ok(),
         format!("Launched shell (id: {ID}, name: mine).\n")

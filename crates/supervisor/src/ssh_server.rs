@@ -78,11 +78,14 @@ fn become_server(port: &str, address: &str) -> (u8, String) {
         return (127, NO_SERVER.to_owned());
     };
     let uid = geteuid().as_raw();
-    let is_served = serves_own_accounts(Path::new(NAME_SERVICES))
-        && has_account(&Path::new(RUN_DIR).join("etc/passwd"), uid);
-    if !is_served && !has_account(Path::new(ACCOUNTS), uid) {
+    let own = Path::new(RUN_DIR).join("etc/passwd");
+    // Users enter by the name that the master asked for. An engine may have made an account with another name.
+    let login = name_of(&own, uid);
+    let is_served = serves_own_accounts(Path::new(NAME_SERVICES)) && login.is_some();
+    if !is_served && !has_account(Path::new(ACCOUNTS), uid, login.as_deref()) {
         // Only a warning: names may also come from elsewhere (nsswitch.conf). If standard error is closed, it is lost.
-        drop(writeln!(io::stderr(), "WARNING: {}", no_account(uid)));
+        let message = no_account(uid, login.as_deref());
+        drop(writeln!(io::stderr(), "WARNING: {message}"));
     }
     let written = write_keys(
         Path::new(SHELL_KEY_FILE),
@@ -134,20 +137,40 @@ fn serves_own_accounts(file: &Path) -> bool {
     })
 }
 
-/// Whether a file in the format of passwd(5) has an account with this id; also `true` where it cannot be read.
-fn has_account(file: &Path, uid: u32) -> bool {
-    let Ok(text) = fs::read(file) else {
-        return true;
-    };
-    let uid = uid.to_string();
-    text.split(|byte| *byte == b'\n')
-        .any(|line| line.split(|byte| *byte == b':').nth(2) == Some(uid.as_bytes()))
+/// Whether a file in the format of passwd(5) has an account with this id, and with this name where it is known; also `true`
+/// where it cannot be read.
+fn has_account(file: &Path, uid: u32, name: Option<&[u8]>) -> bool {
+    fs::read(file).map_or(true, |text| {
+        let mut names = names_of(&text, uid);
+        names.any(|found| name.is_none_or(|name| name == found))
+    })
 }
 
-fn no_account(uid: u32) -> String {
+/// The first name of an id in a file in the format of passwd(5).
+fn name_of(file: &Path, uid: u32) -> Option<Vec<u8>> {
+    let text = fs::read(file).ok()?;
+    names_of(&text, uid).next().map(<[u8]>::to_vec)
+}
+
+/// The names of the accounts with an id in a text in the format of passwd(5).
+fn names_of(text: &[u8], uid: u32) -> impl Iterator<Item = &[u8]> {
+    let uid = uid.to_string();
+    text.split(|byte| *byte == b'\n').filter_map(move |line| {
+        let mut fields = line.split(|byte| *byte == b':');
+        let name = fields.next()?;
+        (fields.nth(1) == Some(uid.as_bytes())).then_some(name)
+    })
+}
+
+fn no_account(uid: u32, login: Option<&[u8]>) -> String {
+    let login = login.map(String::from_utf8_lossy);
+    let (named, name) = match &login {
+        Some(name) => (format!(" named \"{}\"", name.escape_debug()), &**name),
+        None => (String::new(), "…"),
+    };
     format!(
-        "{ACCOUNTS} has no account with user id {uid}, so the SSH server may refuse its logins (\"Permission denied\"); add one to \
-         the task's image (useradd --uid {uid} …)"
+        "{ACCOUNTS} has no account{named} with user id {uid}, so the SSH server may refuse its logins (\"Permission denied\"); add one to \
+         the task's image (useradd --uid {uid} {name})"
     )
 }
 
@@ -238,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_are_found_by_their_ids_alone() {
+    fn accounts_are_found_by_their_ids_and_by_the_name_of_the_login() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("passwd");
         fs::write(
@@ -246,9 +269,21 @@ mod tests {
             "root:x:0:0:root:/root:/bin/sh\n1234:x:99:1234::/:\nodd\n",
         )
         .unwrap();
-        assert!(has_account(&file, 0) && has_account(&file, 99));
-        assert!(!has_account(&file, 1234) && !has_account(&file, 9));
-        assert!(has_account(&dir.path().join("none"), 7));
+        let has = |uid: u32| has_account(&file, uid, None);
+        assert!(has(0) && has(99));
+        assert!(!has(1234) && !has(9));
+        assert!(has_account(&dir.path().join("none"), 7, None));
+        // As Podman names the account of an id that the image does not have.
+        assert!(has_account(&file, 99, Some(b"1234")));
+        assert!(!has_account(&file, 99, Some(b"ada")));
+        assert_eq!(name_of(&file, 99).as_deref(), Some(&b"1234"[..]));
+        assert_eq!(name_of(&file, 7), None);
+        let warning = no_account(99, Some(b"ada"));
+        assert!(
+            warning.contains("no account named \"ada\" with user id 99")
+                && warning.contains("useradd --uid 99 ada"),
+            "{warning}"
+        );
         fs::write(&file, "group: files determined\npasswd:  files\n").unwrap();
         assert!(!serves_own_accounts(&file));
         fs::write(&file, "passwd:  files determined\n").unwrap();

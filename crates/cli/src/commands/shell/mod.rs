@@ -5,7 +5,7 @@ mod ssh;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use det_client::{Client, Session};
+use det_client::{Client, Query, Session, api_path};
 use serde_json::Value;
 
 use crate::commands::launched::{
@@ -193,13 +193,38 @@ impl Visit<'_> {
         }
         let task = async || Ok(self.id.clone());
         let code = published.during(client, task, ssh::run(&words)).await?;
-        output::note(format_args!(
-            "to reconnect, run `det shell open {}`",
-            self.id
-        ));
+        if code == ExitCode::from(ssh::FAILED) {
+            self.note_accounts().await;
+        }
+        if !ssh::has_command(ssh_opts) {
+            output::note(format_args!(
+                "to reconnect, run `det shell open {}`",
+                self.id
+            ));
+        }
         Ok(code)
     }
+
+    /// Shows what the shell's log has of the account that logins need, without which the server refuses every key. The log is
+    /// a help: where it cannot be read, the message of ssh is all there is.
+    async fn note_accounts(&self) {
+        let query = Query::new()
+            .with("searchText", REFUSES_LOGINS)
+            .with("limit", 1);
+        let path = api_path(["tasks", self.id.as_str(), "logs"]);
+        if let Ok(mut lines) = self.session.client.stream(&path, &query).await
+            && let Ok(Some(line)) = lines.next().await
+        {
+            output::note(format_args!(
+                "the shell's log: {}",
+                text(&line, "log").trim()
+            ));
+        }
+    }
 }
+
+/// What the line of a shell's log contains that has no account for its user.
+const REFUSES_LOGINS: &str = "the SSH server may refuse its logins";
 
 /// The API's object of a shell, with its key.
 async fn get(client: &Client, id: &str) -> Result<Value, CliError> {

@@ -24,6 +24,8 @@ use crate::values::text;
 
 /// The program.
 const SSH: &str = "ssh";
+/// Its exit code when the connection fails, and not what it ran.
+pub(super) const FAILED: u8 = 255;
 /// Variables by which a printed command finds the master's certificate and this user's settings, wherever it is run later.
 const SETTINGS: [(&str, Form); 3] = [
     ("DET_MASTER_CERT_FILE", Form::Path),
@@ -149,10 +151,8 @@ pub(super) fn words(
 /// Options of ssh that take a value, which may be a word of its own.
 const WITH_VALUE: &str = "BbcDEeFIiJLlmOopQRSWw";
 
-/// The options and the command that a user gave, so that words of the command stay words: ssh sends them joined by blanks to
-/// a shell, which would read `sh -c 'exit 3'` as `sh -c exit 3`. A command of one word is a text for that shell, as ever;
-/// so is a word without blanks (`&&`), and one that is quoted already.
-fn with_whole_words(ssh_opts: &[String]) -> Vec<String> {
+/// Where the command begins in the options and the command that a user gave.
+fn command_at(ssh_opts: &[String]) -> usize {
     let mut start = 0;
     while let Some(flags) = ssh_opts.get(start).and_then(|word| word.strip_prefix('-')) {
         start += 1;
@@ -164,7 +164,19 @@ fn with_whole_words(ssh_opts: &[String]) -> Vec<String> {
             start += 1;
         }
     }
-    let (options, command) = ssh_opts.split_at(start.min(ssh_opts.len()));
+    start.min(ssh_opts.len())
+}
+
+/// Whether a user gave a command, in place of entering the shell.
+pub(super) fn has_command(ssh_opts: &[String]) -> bool {
+    command_at(ssh_opts) < ssh_opts.len()
+}
+
+/// The options and the command that a user gave, so that words of the command stay words: ssh sends them joined by blanks to
+/// a shell, which would read `sh -c 'exit 3'` as `sh -c exit 3`. A command of one word is a text for that shell, as ever;
+/// so is a word without blanks (`&&`), and one that is quoted already.
+fn with_whole_words(ssh_opts: &[String]) -> Vec<String> {
+    let (options, command) = ssh_opts.split_at(command_at(ssh_opts));
     let mut words = options.to_vec();
     if command.len() < 2 {
         words.extend_from_slice(command);
@@ -332,6 +344,20 @@ mod tests {
             (&[], ""),
         ] {
             assert_eq!(of(words), sent);
+        }
+    }
+
+    #[test]
+    fn options_of_ssh_are_no_command() {
+        let of = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            has_command(&words)
+        };
+        for words in [&["nvidia-smi"][..], &["-p", "22", "ls"], &["--", "ls"]] {
+            assert!(of(words), "{words:?}");
+        }
+        for words in [&[][..], &["-L", "1:h:2"], &["-N"], &["--"]] {
+            assert!(!of(words), "{words:?}");
         }
     }
 
