@@ -1,10 +1,12 @@
 //! What a container gets besides its command: images, variables, mounts, devices, and the cluster's defaults for them.
 //! `docs/reference` lists their keys.
 
+mod capabilities;
 mod compiled_policies;
 pub(crate) mod log_policies;
 pub(crate) mod schema;
 
+pub use capabilities::unknown_capability;
 pub use compiled_policies::{CompiledPolicies, CompiledPolicy};
 pub use log_policies::{LogPolicy, compile_patterns};
 pub use schema::{Environment, KubernetesDefaults, Pbs, ProxyPort, Slurm, TaskContainerDefaults};

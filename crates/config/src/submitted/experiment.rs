@@ -29,6 +29,14 @@ pub struct Placement {
     pub resource_pool: Option<String>,
     /// Names of the pools to fall back to, in order; empty when not given.
     pub resource_pools: Vec<String>,
+    /// Whether it names an image, or a template of it does.
+    pub names_image: bool,
+}
+
+/// Whether a document names an image, as policies and the cluster's defaults may, too.
+pub(super) fn names_image(document: &Value) -> bool {
+    let image = document.pointer("/environment/image");
+    image.is_some_and(|image| !image.is_null())
 }
 
 /// How much a trial or a task asks for at once.
@@ -40,6 +48,8 @@ pub struct WorkSize {
     pub is_single_node: bool,
     /// The key that sets the slots, for errors: [`SLOTS_OF_TRIAL`] or [`SLOTS_OF_TASK`].
     pub key: &'static str,
+    /// Whether a configuration can let it have several places.
+    pub may_spread: bool,
 }
 
 /// The key that sets the slots of a trial.
@@ -181,6 +191,7 @@ impl PolicedSubmission<'_> {
             project: text("project"),
             resource_pool: text(ONE_POOL),
             resource_pools: pools,
+            names_image: names_image(&self.submitted.to_value()),
         }
     }
 
@@ -195,6 +206,7 @@ impl PolicedSubmission<'_> {
             },
             is_single_node: matches!(found("resources.is_single_node"), Some(Tree::Bool(true))),
             key: SLOTS_OF_TRIAL,
+            may_spread: true,
         })
     }
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::experiment::names_image;
 use super::{
     Placement, PolicedSubmission, Rules, SLOTS_OF_TASK, Work, WorkSize, layer_under, made,
 };
@@ -87,11 +88,13 @@ impl Rules for LaunchKind {
 impl PolicedSubmission<'_, LaunchKind> {
     /// Where it asks to run, which the caller resolves before completing.
     pub fn placement(&self) -> Placement {
+        let root = self.merged();
         Placement {
             workspace: None,
             project: None,
-            resource_pool: self.merged().find(ONE_POOL).and_then(Node::filled_text),
+            resource_pool: root.find(ONE_POOL).and_then(Node::filled_text),
             resource_pools: Vec::new(),
+            names_image: names_image(&self.submitted.to_value()),
         }
     }
 
@@ -103,6 +106,7 @@ impl PolicedSubmission<'_, LaunchKind> {
             slots: u32::try_from(slots(self.submitted.kind, &root)).ok()?,
             is_single_node: !matches!(several, Some(Tree::Bool(false))),
             key: SLOTS_OF_TASK,
+            may_spread: self.submitted.kind == LaunchKind::Generic,
         })
     }
 }

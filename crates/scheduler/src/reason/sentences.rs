@@ -80,14 +80,14 @@ impl WaitReason {
             ),
             Self::NoPlaceLargeEnough { needed, largest } => write!(
                 f,
-                "needs {} on one place, and the largest has {largest}; ask for at most {largest}, allow several \
-                 places, or choose another pool",
+                "needs {} on one place, and the largest has {largest}; ask for at most {largest}, or choose \
+                 another pool",
                 count(*needed, "slot")
             ),
             Self::ContainerTooLarge { needed, most } => write!(
                 f,
-                "needs {} in one container, and one of this pool has at most {most}; ask for at most {most}, allow several \
-                 containers, or choose another pool",
+                "needs {} in one container, and one of this pool has at most {most}; ask for at most {most}, or choose \
+                 another pool",
                 count(*needed, "slot")
             ),
             Self::PoolTooSmall { needed, capacity } => write!(

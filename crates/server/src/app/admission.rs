@@ -6,7 +6,9 @@ use det_config::errors::ConfigError;
 use det_config::submitted::{Placement, WorkSize};
 use det_ids::PriorityOrder;
 use det_scheduler::{SlotDemand, WaitReason, can_ever_fit};
+use det_store::places;
 use det_store::workspaces::WorkspaceRow;
+use det_taskspec::{PlaceRuntime, RuntimeKind};
 
 use crate::app::context::Context;
 use crate::app::managers::Managers;
@@ -110,7 +112,29 @@ impl Admission {
         if let Some(error) = above_limit(workspace, size) {
             findings.too_large(self.context.config().launch_error, error);
         }
-        self.able(pools, workspace, size, findings).await
+        let admitted = self.able(pools, workspace, size, findings).await?;
+        if placement.names_image {
+            self.warn_of_image(&admitted.pools, findings).await?;
+        }
+        Ok(admitted)
+    }
+
+    /// Warns where all that work may run on runs tasks as processes, for which an image that it names is nothing.
+    async fn warn_of_image(&self, pools: &[String], findings: &mut Findings) -> AppResult<()> {
+        let mut conn = self.context.store.read().await?;
+        let mut places = places::list(&mut conn.conn()).await?;
+        places.retain(|place| pools.contains(&place.resource_pool));
+        let process = PlaceRuntime::Agent(RuntimeKind::Process);
+        if !places.is_empty() && places.iter().all(|place| place.runtime == process) {
+            let pools: Vec<String> = pools.iter().map(|pool| format!("\"{pool}\"")).collect();
+            findings.warnings.push(format!(
+                "environment.image is not used: the agents of resource pool {} run tasks as processes, with what is \
+                 installed on their hosts; use a pool whose agents run containers (Docker or Podman) if the task needs \
+                 the image",
+                pools.join(", ")
+            ));
+        }
+        Ok(())
     }
 
     /// What it names or policies fix, the default of its workspace, the cluster's default; empty if there is none.
@@ -284,10 +308,18 @@ impl Admission {
         let message = format!("resource pool \"{pool}\": {unfulfillable}{never}");
         let error = ConfigError::new(size.key, None, message);
         let sizes: Vec<String> = never.nearest.iter().map(u32::to_string).collect();
-        let error = if sizes.is_empty() {
+        let mut hints = Vec::new();
+        if !sizes.is_empty() {
+            hints.push(format!("nearest sizes that fit: {}", sizes.join(", ")));
+        }
+        if on_no_place && size.is_single_node && size.may_spread {
+            hints
+                .push("\"resources.is_single_node: false\" lets it have several places".to_owned());
+        }
+        let error = if hints.is_empty() {
             error
         } else {
-            error.with_hint(format!("nearest sizes that fit: {}", sizes.join(", ")))
+            error.with_hint(hints.join("; "))
         };
         Ok(if on_no_place {
             Fits::OnNoPlace(error)

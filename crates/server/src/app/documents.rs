@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use det_authz::{Kind, Permission, Target};
-use det_config::container::Environment;
+use det_config::container::{Environment, unknown_capability};
 use det_config::errors::{ConfigError, ConfigErrors};
 use det_config::experiment::{ExperimentConfig, mask_document, mask_with_variables};
 use det_config::secrets::{MASK, is_masked};
@@ -35,6 +35,12 @@ const CONFIG_LIMIT_BYTES: usize = 128 * 1024 - 64;
 pub(crate) fn check_size(config: &ExperimentConfig) -> AppResult<()> {
     check_variables(&config.environment)?;
     require_storable(&config.to_json().to_string())
+}
+
+/// Refuses names that are no capabilities, which engines would refuse when the task starts. Stored work goes on with them as
+/// it did.
+pub(crate) fn check_capabilities(environment: &Environment) -> AppResult<()> {
+    unknown_capability(environment).map_or(Ok(()), |message| Err(AppError::invalid(message)))
 }
 
 /// Refuses variables that no process could be given.

@@ -408,11 +408,13 @@ impl JobQueue {
                     slots: resources.slots_per_trial,
                     is_single_node: resources.is_single_node.unwrap_or(false),
                     key: SLOTS_OF_TRIAL,
+                    may_spread: true,
                 }
             }
             (
                 None,
                 Some(TaskRow {
+                    kind,
                     demand: Some(demand),
                     ended_at: None,
                     ..
@@ -421,6 +423,7 @@ impl JobQueue {
                 slots: demand.slots,
                 is_single_node: demand.single_place,
                 key: SLOTS_OF_TASK,
+                may_spread: kind == TaskKind::Generic,
             },
             // The change itself reports what is wrong.
             _ => return Ok(()),
@@ -434,6 +437,7 @@ impl JobQueue {
             project: None,
             resource_pool: Some(pool.to_owned()),
             resource_pools: Vec::new(),
+            names_image: false,
         };
         let mut findings = Findings::default();
         self.admission

@@ -70,11 +70,13 @@ async fn a_command_starts_with_its_files_and_ends_with_its_exit_code() {
     assert_eq!(command["username"], "ada");
     assert_eq!(made["config"]["resources"]["slots"], 2);
     assert_eq!(made["warnings"], json!([]));
-    let message = made["messages"][0].as_str().unwrap();
-    assert!(
-        message.contains("\"DET_SLOT_IDS\" is left out"),
-        "{message}"
-    );
+    let messages = made["messages"].to_string();
+    for expected in [
+        "\\\"DET_SLOT_IDS\\\" is left out",
+        "environment.image is not used: the agents of resource pool \\\"default\\\" run tasks as processes",
+    ] {
+        assert!(messages.contains(expected), "{messages}");
+    }
 
     let spec = started(&mut agent).await;
     assert_eq!(spec.task_id.as_str(), id);
@@ -208,6 +210,13 @@ async fn everything_that_is_wrong_with_a_launch_is_reported_at_once() {
     ] {
         assert!(refusal.contains(expected), "{expected}: {refusal}");
     }
+    assert!(!refusal.contains("is_single_node"), "{refusal}");
+    let wrong = request(json!({"environment": {"add_capabilities": ["SYS_PTRAC"]}}));
+    let refusal = ada.post(COMMANDS, wrong).await.refused(400);
+    assert!(
+        refusal.contains("did you mean \"SYS_PTRACE\"?"),
+        "{refusal}"
+    );
     let mut body = request(json!({"work_dir": "/tmp"}));
     body["files"] = json!([{"path": "../a", "type": 48, "content": ""}]);
     let refusal = ada.post(COMMANDS, body.clone()).await.refused(400);
@@ -417,6 +426,59 @@ async fn a_generic_task_is_paused_activated_and_killed_with_its_children() {
 }
 
 #[tokio::test]
+async fn a_part_follows_a_paused_task_from_its_beginning_and_is_killed_with_one_that_has_ended() {
+    let cluster = Cluster::start().await;
+    let ada = user(&cluster, "ada").await;
+    let mut agent = cluster.agent("a1", 4).await;
+    let parent = create(&ada, json!({})).await;
+    let first = started(&mut agent).await;
+    let path = |id: &str, verb: &str| format!("/api/v1/tasks/{id}/{verb}");
+    ada.post(&path(&parent, "pause"), Value::Null).await.ok();
+    agent.next_kill().await;
+    agent.exits(&first, 137).await;
+    agent.forgets(&first).await;
+    until_state(&cluster, &ada, &parent, "GENERIC_TASK_STATE_PAUSED").await;
+
+    let request = json!({"config": "entrypoint: [x]", "parentId": parent});
+    let made = ada.post("/api/v1/generic-tasks", request).await.ok();
+    let notice = format!("`det task unpause {parent}` lets both go on");
+    let mut messages = made["messages"].as_array().unwrap().iter();
+    assert!(
+        messages.any(|it| it.as_str().is_some_and(|it| it.contains(&notice))),
+        "{made}"
+    );
+    let part = made["taskId"].as_str().unwrap().to_owned();
+    let task = until_state(&cluster, &ada, &part, "GENERIC_TASK_STATE_PAUSED").await;
+    assert_eq!(task["allocations"], json!([]));
+    // What a pause does not reach starts.
+    create(&ada, json!({"parentId": parent, "noPause": true})).await;
+    let stubborn = started(&mut agent).await;
+    ada.post(&path(&parent, "unpause"), Value::Null).await.ok();
+    let (one, other) = (started(&mut agent).await, started(&mut agent).await);
+    let (of_parent, of_part) = if one.task_id.as_str() == parent {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    assert_eq!(of_part.task_id.as_str(), part);
+
+    agent.exits(&of_parent, 0).await;
+    until_state(&cluster, &ada, &parent, "GENERIC_TASK_STATE_COMPLETED").await;
+    until_state(&cluster, &ada, &part, "GENERIC_TASK_STATE_ACTIVE").await;
+    ada.post(&path(&parent, "kill"), json!({})).await.ok();
+    for _ in 0..2 {
+        agent.next_kill().await;
+    }
+    for spec in [&of_part, &stubborn] {
+        agent.exits(spec, 137).await;
+        let id = spec.task_id.as_str();
+        until_state(&cluster, &ada, id, "GENERIC_TASK_STATE_CANCELED").await;
+    }
+    until_state(&cluster, &ada, &parent, "GENERIC_TASK_STATE_COMPLETED").await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_fork_has_the_others_configuration_and_files_unless_it_has_its_own() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
     let (ada, bob) = (user(&cluster, "ada").await, user(&cluster, "bob").await);
@@ -613,6 +675,11 @@ async fn a_notebook_that_opted_in_is_preempted_and_started_again() {
     assert_eq!(
         why["summary"],
         format!("paused: it asks for nothing until `det task unpause {id}`")
+    );
+    let page = ada.get(&format!("/det/interactive/{id}/wait")).await.text;
+    assert!(
+        page.contains(&format!("det task unpause {id}")) && !page.contains("It starts"),
+        "{page}"
     );
     ada.post(&path("unpause"), Value::Null).await.ok();
     let lines = ada.get(&format!("/api/v1/tasks/{id}/logs")).await.lines();

@@ -250,6 +250,10 @@ async fn what_no_agent_can_hold_is_refused_whatever_launch_error_says() {
         let refused = one_node.refused(400);
         assert!(refused.contains("request unfulfillable"), "{refused}");
         assert!(refused.contains("resources.slots_per_trial"), "{refused}");
+        assert!(
+            refused.contains("\"resources.is_single_node: false\" lets it have several places"),
+            "{refused}"
+        );
         // Another pool can.
         let several = json!({"slots_per_trial": 2, "is_single_node": true,
             "resource_pools": ["default", "spare"]});

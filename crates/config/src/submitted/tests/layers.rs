@@ -238,6 +238,7 @@ fn placement_is_known_before_completion() {
             project: Some("p".into()),
             resource_pool: Some("cpu".into()),
             resource_pools: vec![],
+            names_image: false,
         }
     );
     let size = |slots, is_single_node| {
@@ -245,6 +246,7 @@ fn placement_is_known_before_completion() {
             slots,
             is_single_node,
             key: SLOTS_OF_TRIAL,
+            may_spread: true,
         })
     };
     assert_eq!(submitted.under(&[]).size(), size(0, true));

@@ -435,7 +435,8 @@ fn placement_and_policies() {
         Some(WorkSize {
             slots: 4,
             is_single_node: true,
-            key: SLOTS_OF_TASK
+            key: SLOTS_OF_TASK,
+            may_spread: false,
         })
     );
     let policies = Policies::parse(
@@ -456,8 +457,15 @@ fn placement_and_policies() {
     ] {
         assert!(message.contains(expected), "{message}");
     }
-    let config = submitted(LaunchKind::Shell, "environment: {image: mine}")
-        .under(&[policies])
+    let policies = [policies];
+    assert!(
+        !task.under(&policies).placement().names_image,
+        "a policy does"
+    );
+    let with_image = submitted(LaunchKind::Shell, "environment: {image: mine}");
+    assert!(with_image.under(&policies).placement().names_image);
+    let config = with_image
+        .under(&policies)
         .complete(&defaults(&TaskContainerDefaults::default()))
         .unwrap();
     assert_eq!(config.environment.image.cpu, "fixed");

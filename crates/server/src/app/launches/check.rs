@@ -16,8 +16,8 @@ use serde_json::Value;
 use super::{LaunchRequest, Launches, shell};
 use crate::app::admission::Findings;
 use crate::app::documents::{
-    check_variables, document_error, require_real_secrets, require_storable, takes_long,
-    warning_of_variables,
+    check_capabilities, check_variables, document_error, require_real_secrets, require_storable,
+    takes_long, warning_of_variables,
 };
 use crate::app::existing;
 use crate::app::generated_name::generated;
@@ -156,6 +156,7 @@ impl Launches {
             require_real_secrets(&document)?;
         }
         check_variables(&config.environment)?;
+        check_capabilities(&config.environment)?;
         findings.warnings.extend(warning_of_variables(
             &config.environment.environment_variables,
         ));
