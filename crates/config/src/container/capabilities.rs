@@ -83,8 +83,6 @@ fn plain(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
-
     use super::*;
 
     fn found(key: &str, names: &[&str]) -> Option<String> {

@@ -644,14 +644,9 @@ async fn a_notebook_that_opted_in_is_preempted_and_started_again() {
     let summary = why["summary"].as_str().unwrap();
     assert!(summary.contains("started again (attempt 2)"), "{summary}");
     let lines = ada.get(&format!("/api/v1/tasks/{id}/logs")).await.lines();
-    let said = |text: &str| {
-        let mut logs = lines.iter().filter_map(|line| line["log"].as_str());
-        logs.any(|line| line.contains(text))
-    };
-    assert!(
-        said("Asked to end, to be started again later: "),
-        "{lines:?}"
-    );
+    let mut logs = lines.iter().filter_map(|line| line["log"].as_str());
+    let asked = "Asked to end, to be started again later: ";
+    assert!(logs.any(|line| line.contains(asked)), "{lines:?}");
 
     agent.exits(&of_urgent, 0).await;
     agent.forgets(&of_urgent).await;
