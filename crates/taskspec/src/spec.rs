@@ -385,7 +385,8 @@ pub enum ContainerExit {
         /// What was tried, and the error, as a sentence for users.
         message: String,
     },
-    /// The container disappeared without an exit report (host restarted, container removed by hand).
+    /// The container disappeared without an exit report (host restarted, container removed by hand), or never ran because
+    /// its host could not start any (full disk, container engine that does not answer). Not charged to the task.
     Lost {
         /// What the agent found of the container, as a sentence for users.
         message: String,

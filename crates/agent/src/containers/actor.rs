@@ -170,6 +170,14 @@ impl Actor {
                 self.container.log_line(LogLevel::Error, message.clone());
                 ContainerExit::StartFailed { message }
             }
+            LaunchError::Fault(message) => {
+                tracing::error!(container.id = %self.container.spec.container_id, "this host cannot start containers: {message}");
+                self.container.log_line(LogLevel::Error, message.clone());
+                // Not charged to the task.
+                ContainerExit::Lost {
+                    message: format!("its host could not start it: {message}"),
+                }
+            }
         };
         self.enter(Phase::Ended {
             exit,
@@ -321,7 +329,10 @@ impl Actor {
             // It may run: nothing may be reported, and it must not be started again, before that is
             // known.
             Err(error) => {
-                if let LaunchError::Host(message) | LaunchError::Task(message) = error {
+                if let LaunchError::Host(message)
+                | LaunchError::Fault(message)
+                | LaunchError::Task(message) = error
+                {
                     tracing::warn!(container.id = %self.container.spec.container_id, "{message}; asking again");
                 }
                 sleep(ENGINE_RETRY).await;

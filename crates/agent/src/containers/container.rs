@@ -1,5 +1,6 @@
 //! One container as its runtime has it: what starts, finds, signals and removes it, and reports on it to the master.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use det_agent_proto::{AgentLog, ContainerReport, ContainerState};
 use det_failpoints::failpoint;
 use det_ids::LogLevel;
 use det_taskspec::ContainerSpec;
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep};
 
@@ -40,22 +42,64 @@ pub(super) struct Container {
 pub(super) enum LaunchError {
     /// The task asks for something that it cannot have: an error of its configuration.
     Task(String),
-    /// This host failed to start it.
+    /// This host failed to start it, which may be because of what the task asks for.
     Host(String),
+    /// This host cannot start anything at present: its disk is full, or its engine does not answer. It is no failure of the
+    /// task.
+    Fault(String),
     /// It was asked to end before it started.
     Killed,
 }
 
 impl From<StoreError> for LaunchError {
     fn from(error: StoreError) -> Self {
-        Self::Host(chain(&error))
+        match &error {
+            StoreError::Access { source, .. } => Self::of_access(chain(&error), source),
+            StoreError::Id { .. } | StoreError::Content { .. } => Self::Host(chain(&error)),
+        }
     }
 }
 
 impl From<EngineError> for LaunchError {
     fn from(error: EngineError) -> Self {
-        Self::Host(error.to_string())
+        let message = error.to_string();
+        if error.is_of_engine() {
+            Self::Fault(message)
+        } else {
+            Self::Host(message)
+        }
     }
+}
+
+impl LaunchError {
+    /// The files of a container could not be made, as `message` describes: it may be a name that the task chose, or the
+    /// state of this host.
+    fn of_access(message: String, error: &io::Error) -> Self {
+        if is_host_fault(error) {
+            Self::Fault(message)
+        } else {
+            Self::Host(message)
+        }
+    }
+}
+
+/// Whether an operation fails on this host whatever task it is for: there is no space, no memory, no file handle, or the
+/// disk is broken.
+fn is_host_fault(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(
+        errno,
+        Some(
+            Errno::ENOSPC
+                | Errno::EDQUOT
+                | Errno::EROFS
+                | Errno::EIO
+                | Errno::EMFILE
+                | Errno::ENFILE
+                | Errno::ENOMEM
+                | Errno::EAGAIN
+        )
+    )
 }
 
 impl From<PrepareError> for LaunchError {
@@ -66,7 +110,7 @@ impl From<PrepareError> for LaunchError {
             | PrepareError::UnnamedSlots(_)
             | PrepareError::UserDirectory { .. }
             | PrepareError::Capability { .. } => Self::Task(error.to_string()),
-            PrepareError::Access { .. } => Self::Host(error.to_string()),
+            PrepareError::Access { ref source, .. } => Self::of_access(error.to_string(), source),
         }
     }
 }
@@ -189,10 +233,11 @@ impl Container {
             process.start(&container.dir, id, &container.limits())
         };
         let (identity, unlimited) = blocking(start).await?.map_err(|error| {
-            LaunchError::Host(format!(
+            let message = format!(
                 "cannot start the supervisor \"{}\": {error}",
                 self.dir.supervisor().display()
-            ))
+            );
+            LaunchError::of_access(message, &error)
         })?;
         if let Some(reason) = unlimited {
             self.log_line(LogLevel::Warning, without_limits(&reason));
@@ -483,5 +528,34 @@ mod tests {
         assert_eq!(replaced_network("", HOST), None);
         let notice = replaced_network("bridge", HOST);
         assert!(notice.is_some_and(|notice| notice.contains("\"bridge\"")));
+    }
+
+    fn access(errno: Errno) -> LaunchError {
+        let error = PrepareError::Access {
+            action: "write",
+            path: "/data/containers/c/run/script.json".into(),
+            source: errno.into(),
+        };
+        error.into()
+    }
+
+    #[test]
+    fn what_fails_for_every_task_is_a_fault_of_the_host_and_a_name_is_not() {
+        for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::EROFS, Errno::EMFILE] {
+            assert!(matches!(access(errno), LaunchError::Fault(_)), "{errno}");
+        }
+        // A task chooses the names of its files.
+        for errno in [Errno::ENAMETOOLONG, Errno::ENOTDIR, Errno::EACCES] {
+            assert!(matches!(access(errno), LaunchError::Host(_)), "{errno}");
+        }
+        let full = StoreError::Access {
+            action: "write",
+            path: "/data/containers/c/record.json".into(),
+            source: Errno::ENOSPC.into(),
+        };
+        let LaunchError::Fault(message) = full.into() else {
+            panic!("a full disk is a fault of the host");
+        };
+        assert!(message.contains("No space left on device"), "{message}");
     }
 }

@@ -139,10 +139,33 @@ pub(crate) enum EngineError {
         action: &'static str,
         reason: String,
     },
+    /// It answered earlier, and does not any more.
+    #[error("cannot {action}: the container engine does not answer: {reason}")]
+    Silent {
+        action: &'static str,
+        reason: String,
+    },
     #[error(
         "GPUs in Podman containers need Podman 5.4 or newer, which takes CDI names; this one is {version}"
     )]
     PodmanTooOld { version: String },
+}
+
+/// What engines print when the disk of their host is full, in lower case.
+const FULL: [&str; 2] = ["no space left on device", "disk quota exceeded"];
+
+impl EngineError {
+    /// Whether it is the state of the engine and its host that keeps a container from starting, whatever it is to run.
+    pub(crate) fn is_of_engine(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Silent { .. } => true,
+            Self::Pull { reason, .. } | Self::Refused { reason, .. } => {
+                let reason = reason.to_ascii_lowercase();
+                FULL.iter().any(|words| reason.contains(words))
+            }
+            Self::Registry { .. } | Self::PodmanTooOld { .. } => false,
+        }
+    }
 }
 
 /// State of a container in the engine.
@@ -277,8 +300,10 @@ impl Engine {
             login.credentials.clone(),
         ));
         while let Some(message) = messages.next().await {
-            let message =
-                message.map_err(|fault| pull::failed(&reference, &login, sentence(&fault)))?;
+            let message = message.map_err(|fault| match fault {
+                fault if is_silent(&fault) => refused("pull the image")(fault),
+                fault => pull::failed(&reference, &login, sentence(&fault)),
+            })?;
             if let Some(line) = progress.update(&message, Instant::now()) {
                 say(format!("pulling image \"{reference}\": {line}"));
             }
@@ -582,10 +607,26 @@ fn is_absent(fault: &EngineFault) -> bool {
 }
 
 fn refused(action: &'static str) -> impl FnOnce(EngineFault) -> EngineError {
-    move |fault| EngineError::Refused {
-        action,
-        reason: sentence(&fault),
+    move |fault| {
+        let reason = sentence(&fault);
+        if is_silent(&fault) {
+            EngineError::Silent { action, reason }
+        } else {
+            EngineError::Refused { action, reason }
+        }
     }
+}
+
+/// Whether there is no answer at all: what the engine answers is its decision about the request.
+fn is_silent(fault: &EngineFault) -> bool {
+    matches!(
+        fault,
+        EngineFault::RequestTimeoutError
+            | EngineFault::IOError { .. }
+            | EngineFault::HyperResponseError { .. }
+            | EngineFault::HyperLegacyError { .. }
+            | EngineFault::SocketNotFoundError(_)
+    )
 }
 
 /// The engine's own message, without the client's prefix.
@@ -692,6 +733,45 @@ mod tests {
             message: "pull access denied for x".into(),
         };
         assert_eq!(sentence(&fault), "pull access denied for x");
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_has_ended_is_no_failure_of_the_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("engine.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let address = socket.to_string_lossy();
+        let engine = Engine {
+            docker: Docker::connect_with_unix(&address, 5, bollard::API_DEFAULT_VERSION).unwrap(),
+            kind: RuntimeKind::Podman,
+            version: "5.4.0".into(),
+            unlimited: MissingLimits::default(),
+        };
+        // Its socket stays behind, as after SIGKILL.
+        drop(listener);
+        let errors = [
+            engine.has_image("x").await.unwrap_err(),
+            engine.pull("x", None, |_| {}).await.unwrap_err(),
+            engine.make_empty_image().await.unwrap_err(),
+            engine.start("x").await.unwrap_err(),
+        ];
+        for error in errors {
+            assert!(error.is_of_engine(), "{error}");
+            let message = error.to_string();
+            assert!(message.contains("does not answer"), "{message}");
+        }
+    }
+
+    #[test]
+    fn what_an_engine_answers_is_of_the_task_unless_its_disk_is_full() {
+        let refused_with = |message: &str| {
+            refused("create the container")(EngineFault::DockerResponseServerError {
+                status_code: 500,
+                message: message.into(),
+            })
+        };
+        assert!(refused_with("mkdir /var/lib: No space left on device").is_of_engine());
+        assert!(!refused_with("invalid mount path").is_of_engine());
     }
 
     #[tokio::test]
