@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use det_taskspec::sandbox::{EntrypointStart, ExitReport, STARTED_FILE};
 use det_taskspec::{ContainerExit, EXIT_FILE, ExitCause, pods};
-use nix::fcntl::OFlag;
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use serde::Serialize;
 
 use crate::clock::now_micros;
@@ -24,11 +25,63 @@ pub(crate) fn exit_report(exit: &ContainerExit, cause: Option<&ExitCause>) -> Ex
     }
 }
 
-/// Writes the exit report atomically, also with respect to a power failure.
+/// Space that is kept for the exit report, in bytes: more than its longest, which has the last lines of a task.
+const RESERVED_BYTES: i64 = 64 << 10;
+/// Keeps that space until the report is written.
+const RESERVE_FILE: &str = ".exit.reserve";
+
+/// Takes the space of the exit report while there is some: a task that fills the disk ends as well as any other.
+///
+/// # Errors
+/// There is no space now. The report is then written as far as there is some at the end.
+pub(crate) fn reserve(run_dir: &Path) -> io::Result<()> {
+    let path = run_dir.join(RESERVE_FILE);
+    // Of a supervisor in a container that its engine has started again.
+    free_reserve(run_dir)?;
+    let file = File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)?;
+    match fallocate(&file, FallocateFlags::empty(), 0, RESERVED_BYTES) {
+        // Not all file systems can; on one that compresses this takes less than it should.
+        Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+            let zeros = vec![0; usize::try_from(RESERVED_BYTES).unwrap_or_default()];
+            (&file).write_all(&zeros)
+        }
+        taken => Ok(taken?),
+    }
+}
+
+fn free_reserve(run_dir: &Path) -> io::Result<()> {
+    match fs::remove_file(run_dir.join(RESERVE_FILE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether an operation failed because there is no space.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// Writes the exit report atomically, also with respect to a power failure; on a full disk in the space that was kept for
+/// it ([`reserve`]).
 pub(crate) fn write_exit(run_dir: &Path, report: &ExitReport) -> io::Result<()> {
-    let file = replace(run_dir, EXIT_FILE, report)?;
+    let file = match replace(run_dir, EXIT_FILE, report) {
+        Err(error) if is_full(&error) => {
+            free_reserve(run_dir)?;
+            replace(run_dir, EXIT_FILE, report)?
+        }
+        written => written?,
+    };
     file.sync_all()?;
-    File::open(run_dir)?.sync_all()
+    File::open(run_dir)?.sync_all()?;
+    // What is left of the log may need it.
+    free_reserve(run_dir)
 }
 
 /// Where the exit report goes in a pod, beside the file: the container's termination message.
@@ -213,6 +266,67 @@ mod tests {
                 .is_err()
         );
         assert_eq!(fs::read_to_string(&precious).unwrap(), "keep");
+    }
+
+    /// Where the scenario of a full disk has one, in a process of its own.
+    const SMALL_DISK: &str = "DET_TEST_SMALL_DISK";
+
+    #[test]
+    fn a_task_that_fills_the_disk_has_an_exit_report() {
+        if let Some(disk) = std::env::var_os(SMALL_DISK) {
+            return on_small_disk(Path::new(&disk));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let name = "report::tests::a_task_that_fills_the_disk_has_an_exit_report";
+        let mounted = std::process::Command::new("unshare")
+            .args(["--map-root-user", "--mount", "sh", "-c"])
+            .arg("mount -t tmpfs -o size=1m small \"$1\" || exit 77; exec \"$2\" --exact \"$3\"")
+            .arg("sh")
+            .arg(dir.path())
+            .arg(std::env::current_exe().unwrap())
+            .arg(name)
+            .env(SMALL_DISK, dir.path())
+            .output();
+        match mounted {
+            Ok(inner) if inner.status.success() => {
+                let text = String::from_utf8_lossy(&inner.stdout);
+                assert!(text.contains("1 passed"), "{text}");
+            }
+            Ok(inner) if inner.status.code() == Some(101) => {
+                panic!("{}", String::from_utf8_lossy(&inner.stdout));
+            }
+            other => eprintln!("SKIPPED: no disk can be mounted here: {other:?}"),
+        }
+    }
+
+    fn on_small_disk(disk: &Path) {
+        reserve(disk).unwrap();
+        let mut filler = File::create(disk.join("filler")).unwrap();
+        let mut fill = || {
+            loop {
+                if let Err(error) = filler.write_all(&[0; 512]) {
+                    assert!(is_full(&error), "{error}");
+                    break;
+                }
+            }
+        };
+        fill();
+        let cause = ExitCause {
+            at: 5,
+            rank: None,
+            exit_code: Some(3),
+            last_lines: vec!["x".repeat(20_000), "no space left".into()],
+        };
+        let report = exit_report(&ContainerExit::Exited { code: 3 }, Some(&cause));
+        write_exit(disk, &report).unwrap();
+        let text = fs::read_to_string(disk.join(EXIT_FILE)).unwrap();
+        let read: ExitReport = serde_json::from_str(&text).unwrap();
+        assert_eq!((&read.exit, &read.cause), (&report.exit, &report.cause));
+        // Without the space that was kept there is no report, and no half of one.
+        fs::remove_file(disk.join(EXIT_FILE)).unwrap();
+        fill();
+        assert!(is_full(&write_exit(disk, &report).unwrap_err()));
+        assert!(!disk.join(EXIT_FILE).exists());
     }
 
     #[test]

@@ -85,6 +85,10 @@ pub(crate) fn run(context: ProcessContext) -> ExitCode {
         run_dir: PathBuf::from(RUN_DIR),
         diagnostics: Diagnostics::to_file(&Path::new(RUN_DIR).join(DIAGNOSTICS_FILE)),
     };
+    if let Err(error) = report::reserve(&reporter.run_dir) {
+        let note = format!("could not keep space for the exit report: {error}");
+        reporter.diagnostics.note(note);
+    }
     let task = match Task::begin(context, &reporter.run_dir, &reporter.diagnostics) {
         Ok(task) => task,
         Err(error) => {
@@ -144,11 +148,7 @@ impl Reporter {
             if error.kind() == io::ErrorKind::PermissionDenied {
                 return ExitCode::from(CANNOT_REPORT);
             }
-            let is_full = matches!(
-                error.kind(),
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            );
-            if !is_full || Instant::now() + REPORT_AGAIN > deadline {
+            if !report::is_full(&error) || Instant::now() + REPORT_AGAIN > deadline {
                 break;
             }
             std::thread::sleep(REPORT_AGAIN);

@@ -53,7 +53,8 @@ pub(super) fn name(
 fn lost(end: &RuntimeEnd, last_words: &str) -> String {
     let what = match end {
         RuntimeEnd::Process { .. } => {
-            "the task's processes ended without an exit report: they were killed from outside, or the host restarted"
+            "the task's processes ended without an exit report: they were killed from outside, the host restarted, or its \
+             disk had no space for the report"
                 .to_owned()
         }
         RuntimeEnd::Engine(EngineEnd::Gone) => {
