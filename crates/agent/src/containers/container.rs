@@ -255,9 +255,8 @@ impl Container {
         self.shared.options.task_limits.of(slots)
     }
 
-    /// The network of a container. A master on a loopback address can be reached only from the host's network,
-    /// which then replaces
-    /// the default network.
+    /// The network of a container. A master on a loopback address can be reached only from the host's network, which then
+    /// replaces the default network.
     fn network_mode(&self) -> &str {
         match self.spec.network_mode.as_str() {
             "" | "bridge" | "default" if self.shared.task_master().is_loopback() => HOST,
@@ -278,9 +277,6 @@ impl Container {
             .filter(|(name, _)| name.starts_with("NVIDIA_") || name == "DET_CONTAINER_ID")
             .cloned()
             .collect();
-        if let Some(notice) = replaced_network(&self.spec.network_mode, self.network_mode()) {
-            self.log_line(LogLevel::Info, notice);
-        }
         let devices = self.shared.devices_of(&self.spec);
         let engine = self.engine().await;
         let wanted = self.limits();
@@ -498,16 +494,6 @@ fn without_limits(reason: &str) -> String {
     )
 }
 
-/// The line of a task's log where its container has its host's network in place of the configured one.
-fn replaced_network(configured: &str, given: &str) -> Option<String> {
-    (given == HOST && !configured.is_empty() && configured != HOST).then(|| {
-        format!(
-            "the container has the network of its host in place of network mode \"{configured}\", because the agent reaches \
-             the master at a loopback address, which other networks do not reach"
-        )
-    })
-}
-
 /// Runs a blocking function on a blocking thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
@@ -520,15 +506,6 @@ async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_task_is_notified_of_a_network_that_is_not_the_configured_one() {
-        assert_eq!(replaced_network("bridge", "bridge"), None);
-        assert_eq!(replaced_network(HOST, HOST), None);
-        assert_eq!(replaced_network("", HOST), None);
-        let notice = replaced_network("bridge", HOST);
-        assert!(notice.is_some_and(|notice| notice.contains("\"bridge\"")));
-    }
 
     fn access(errno: Errno) -> LaunchError {
         let error = PrepareError::Access {
