@@ -292,8 +292,14 @@ impl LogRetention {
             let mut conn = self.context.store.read().await?;
             settings::find(&mut conn.conn(), COUNTED).await?
         };
-        // Text that cannot be read was not written by us; counting begins anew.
-        let stored: Option<SweepClock> = stored.and_then(|text| serde_json::from_str(&text).ok());
+        let stored: Option<SweepClock> = stored.and_then(|text| {
+            let read = serde_json::from_str(&text);
+            // It decides only when the next sweep is.
+            let unreadable = |error: &serde_json::Error| {
+                tracing::warn!(%error, "when logs were last swept cannot be read: time counts from now");
+            };
+            read.inspect_err(unreadable).ok()
+        });
         let now = det_store::earliest_now();
         let mut counted = SweepClock::resume(stored.clone(), schedule.as_ref(), now);
         if counted.next(schedule.as_ref()).is_some_and(|at| at <= now) {
