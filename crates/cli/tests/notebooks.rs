@@ -104,6 +104,7 @@ fn a_paused_notebook_is_not_waited_for() {
     let stub = master();
     let mut paused = notebook();
     paused["paused"] = json!(true);
+    paused["username"] = json!("determined");
     let answer = json!({"notebook": paused, "config": {}});
     stub.on(&format!("GET /api/v1/notebooks/{ID}"), ok(answer));
     stub.on(

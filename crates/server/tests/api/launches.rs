@@ -463,6 +463,7 @@ async fn a_part_follows_a_paused_task_from_its_beginning_and_is_killed_with_one_
     assert_eq!(of_part.task_id.as_str(), part);
 
     agent.exits(&of_parent, 0).await;
+    agent.forgets(&of_parent).await;
     until_state(&cluster, &ada, &parent, "GENERIC_TASK_STATE_COMPLETED").await;
     until_state(&cluster, &ada, &part, "GENERIC_TASK_STATE_ACTIVE").await;
     ada.post(&path(&parent, "kill"), json!({})).await.ok();
