@@ -104,7 +104,7 @@ fn a_command_asks_for_what_its_row_says_runs_once_and_ends() {
     assert!(
         world
             .lines()
-            .contains(&"Scheduling task t (attempt 1) in resource pool default")
+            .contains(&"Scheduling command t (attempt 1) in resource pool default")
     );
     assert_eq!(world.tasks[&id].state, TaskState::Queued);
     let containers = world.task_runs_on(&id, &["a"]);
