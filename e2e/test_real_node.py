@@ -552,7 +552,7 @@ def test_a_linked_user_is_that_user_in_shells_where_the_image_has_the_account(re
     def log() -> str:
         return real.client("shell", "logs", shells["stranger"], user="stranger")
 
-    wait_for("the warning", lambda: "has no account with user id 4321" in log(), within=60, seen=log)
+    wait_for("the warning", lambda: 'has no account named "nobody-here" with user id 4321' in log(), within=60, seen=log)
     for user, shell in shells.items():
         real.client("shell", "kill", shell, user=user)
 

@@ -96,7 +96,7 @@ def test_start_waits_runs_and_ends_with_the_code_of_the_command(cluster: Cluster
     assert first.startswith("Launched shell (id: "), started
     id = first.removeprefix("Launched shell (id: ").partition(",")[0]
     assert output == f"<{id}|/run/determined/workdir>"
-    for expected in (f"waiting for shell {id} to be ready", "Scheduling task", f"`det shell open {id}`"):
+    for expected in (f"waiting for shell {id} to be ready", "Scheduling shell", f"`det shell open {id}`"):
         assert expected in started.err, started
     assert list(tmp.iterdir()) == [], "the key is removed"
     cluster.run_det("shell", "kill", id)
