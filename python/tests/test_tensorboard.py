@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import determined
 from conftest import ALLOCATION
 from determined import core, errors
 from determined._core._tensorboard import TensorboardManager
@@ -219,7 +220,9 @@ def test_a_failing_copy_is_a_warning_in_the_log_of_a_program_that_configures_no_
         "logging.basicConfig(format='mine: %(message)s')\n"
         "logging.getLogger('determined.core').warning('once more')\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    source = pathlib.Path(determined.__file__).parents[1]
+    env = {**os.environ, "PYTHONPATH": str(source)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     first, second = run.stderr.splitlines()
     assert first.startswith("WARNING: [") and first.endswith("] determined.core: could not be copied"), first
     assert second == "mine: once more"

@@ -94,7 +94,9 @@ impl PolicedSubmission<'_, LaunchKind> {
             project: None,
             resource_pool: root.find(ONE_POOL).and_then(Node::filled_text),
             resource_pools: Vec::new(),
-            names_image: names_image(&self.submitted.to_value()),
+            // A TensorBoard takes that of its experiment.
+            names_image: self.submitted.kind != LaunchKind::Tensorboard
+                && names_image(&self.submitted.to_value()),
         }
     }
 
