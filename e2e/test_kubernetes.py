@@ -153,10 +153,10 @@ def test_pods_have_a_class_by_their_priority_or_the_one_that_they_name(
     kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
     control_plane.apply({**kind, "metadata": {"name": name}, "value": 1234, "preemptionPolicy": "Never"})
     try:
-        by_number = experiment(master, life(), resources={"slots_per_trial": 1, "priority": 61})
         own = {**life(), "spec": {"priorityClassName": name}}
-        by_name = experiment(master, own, resources={"slots_per_trial": 1, "priority": 61})
-        for number, expected in ((by_number, ("determined-p61", 61)), (by_name, (name, 1234))):
+        for pod_spec, expected in ((life(), ("determined-p61", 61)), (own, (name, 1234))):
+            number = experiment(master, pod_spec, resources={"slots_per_trial": 1, "priority": 61})
+
             def pods(number: int = number) -> list[Any]:
                 return pods_of(control_plane, namespace, number)
 
