@@ -37,6 +37,8 @@ NOT_RUN = {
     ("RKE2", 3): "needs RKE2",
     ("Clouds and autoscaling", 0): "needs Google's cloud",
     ("Clouds and autoscaling", 1): "needs Amazon's cloud",
+    ("Node groups that grow", 0): "needs Google's cloud",
+    ("Node groups that grow", 1): "needs Amazon's cloud",
 }
 RUN = {
     "test_a_release_by_the_page": [

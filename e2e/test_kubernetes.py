@@ -415,8 +415,8 @@ def test_a_quota_of_the_namespace_is_the_reason(master: Cluster, control_plane: 
     control_plane.apply(quota)
     number = experiment(master, life(run_for="1s"))
     try:
-        exceeded = "exceeded quota: none"
-        wait_for("its line", lambda: any(exceeded in it for it in log(master, number)), within=60, seen=master.describe)
+        expected = f'quota "none" of namespace "{namespace}" has pods 0 used of 0, and the task needs 1'
+        wait_for("the reason", lambda: expected in why(master, number), within=60, seen=master.describe)
     finally:
         control_plane.run("delete", "resourcequota", "none", "--namespace", namespace)
     reaches(master, number, "COMPLETED", within=150)

@@ -542,7 +542,7 @@ def test_a_linked_user_is_that_user_in_shells_where_the_image_has_the_account(re
     password = real.directory / "password-of-shells"
     password.write_text(PASSWORD)
     # The image has the account `ada`, and none with the other id.
-    for user, name, uid, gid in (("grace", "ada", 1234, 1235), ("stranger", "nobody-here", 4321, 4322)):
+    for user, name, uid, gid in (("grace", "ada", 1234, 1235), ("stranger", "unlisted", 4321, 4322)):
         real.run_det("user", "create", user, "--password-file", password)
         ids = ("--agent-uid", uid, "--agent-user", name, "--agent-gid", gid, "--agent-group", name)
         real.client("user", "link-with-agent-user", user, *ids, user="admin")
@@ -552,7 +552,7 @@ def test_a_linked_user_is_that_user_in_shells_where_the_image_has_the_account(re
     def log() -> str:
         return real.client("shell", "logs", shells["stranger"], user="stranger")
 
-    wait_for("the warning", lambda: 'has no account named "nobody-here" with user id 4321' in log(), within=60, seen=log)
+    wait_for("the warning", lambda: 'has no account named "unlisted" with user id 4321' in log(), within=60, seen=log)
     for user, shell in shells.items():
         real.client("shell", "kill", shell, user=user)
 

@@ -41,7 +41,7 @@ pub struct QuotaDemand<'a> {
     pub slots: Option<u32>,
     /// What the resource of slots is.
     pub resource: &'a SlotResource,
-    /// What one of its pods demands ([`crate::demands`]).
+    /// What one of its pods demands ([`crate::demands()`]).
     pub demands: Option<&'a Value>,
 }
 
