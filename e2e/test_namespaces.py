@@ -14,7 +14,7 @@ import page
 from conftest import equipment
 from harness import Cluster
 from kubernetes import Kubernetes
-from test_kubernetes import agents, experiment, life, reaches
+from test_kubernetes import agents, experiment, life, reaches, why
 from waiting import wait_for
 
 pytestmark = pytest.mark.kubernetes
@@ -149,7 +149,7 @@ def test_a_namespace_is_made_for_a_workspace_with_its_quota(master: Cluster, con
     wait_for("the namespace goes with its workspace", lambda: name not in names(control_plane), within=60)
 
 
-def test_pods_that_another_quota_refuses_are_made_once_it_is_gone(
+def test_a_task_that_another_quota_does_not_admit_starts_once_it_is_gone(
     master: Cluster, control_plane: Kubernetes, namespaces: tuple[str, str]
 ) -> None:
     _, research = namespaces
@@ -159,7 +159,8 @@ def test_pods_that_another_quota_refuses_are_made_once_it_is_gone(
     assert research in bound
     master.client("project", "create", "crowded", "all")
     number = experiment(master, life("1s"), workspace="crowded", project="all")
-    in_namespace(control_plane, number, research)
+    expected = f'quota "no-pods" of namespace "{research}"'
+    wait_for("the reason", lambda: expected in why(master, number), within=60, seen=master.describe)
     control_plane.run("delete", "quota", "no-pods", "--namespace", research)
     reaches(master, number, "COMPLETED", within=120)
 

@@ -193,10 +193,11 @@ impl Visit<'_> {
         }
         let task = async || Ok(self.id.clone());
         let code = published.during(client, task, ssh::run(&words)).await?;
-        if code == ExitCode::from(ssh::FAILED) {
+        let failed = code == ExitCode::from(ssh::FAILED);
+        if failed {
             self.note_accounts().await;
         }
-        if !ssh::has_command(ssh_opts) {
+        if failed || !ssh::has_command(ssh_opts) {
             output::note(format_args!(
                 "to reconnect, run `det shell open {}`",
                 self.id
