@@ -168,7 +168,7 @@ def test_a_cluster_that_is_away_leaves_the_work_of_the_other_alone(
             wait_for("its pod", lambda number=number: pods(number), within=30, seen=master.describe)
             assert pods(number) == [namespace]
             reaches(master, number, "COMPLETED")
-        master.expect_alarm("kube_client|a watch of a Kubernetes cluster|events of a Kubernetes cluster|cannot be created or deleted yet")
+        master.expect_alarm("kube_client|a watch of a Kubernetes cluster|objects of a Kubernetes cluster|cannot be created or deleted yet")
         master.expect_alarm("a resource manager is not well|a request to Kubernetes failed")
         running = submitted("west", "8s")
         wait_for("its pod", lambda: pods(running), within=30, seen=master.describe)
