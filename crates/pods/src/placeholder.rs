@@ -35,7 +35,7 @@ const PRIORITY: i64 = -10;
 /// Seconds after which an ended Job of placeholders is deleted.
 const KEPT_SECONDS: u32 = 60;
 /// User and group that placeholders run as: that of the image `pause`.
-const NOBODY: u32 = 65_535;
+const UNPRIVILEGED_USER: u32 = 65_535;
 
 /// What placeholders are made from.
 #[derive(Debug, Clone, PartialEq)]
@@ -237,7 +237,7 @@ fn pod_spec(
         (
             "securityContext",
             json!({
-                "runAsNonRoot": true, "runAsUser": NOBODY, "runAsGroup": NOBODY,
+                "runAsNonRoot": true, "runAsUser": UNPRIVILEGED_USER, "runAsGroup": UNPRIVILEGED_USER,
                 "seccompProfile": {"type": "RuntimeDefault"},
             }),
         ),

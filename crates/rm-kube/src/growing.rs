@@ -112,7 +112,7 @@ fn verdicts(
                 let minutes = rules.give_up_after.as_secs() / 60;
                 Verdict::GiveUp(if existing.placed {
                     format!(
-                        "nodes for it are there, and it could not start on them within {minutes} minutes"
+                        "nodes for it exist, and it could not start on them within {minutes} minutes"
                     )
                 } else {
                     format!("not all nodes have come within {minutes} minutes")
@@ -632,7 +632,7 @@ mod tests {
             ..asked_at(0)
         };
         let why = reason(verdict(&gang, Some(placed), 15));
-        assert!(why.starts_with("nodes for it are there"), "{why}");
+        assert!(why.starts_with("nodes for it exist"), "{why}");
         let ended = HeldPlaceholders {
             finished: true,
             ..asked_at(0)

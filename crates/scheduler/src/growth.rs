@@ -1,4 +1,4 @@
-//! Which waiting requests places are worth adding for, where a pool may have more of them than there are.
+//! Which waiting requests places are worth adding for, where a pool may have more of them than exist.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ const MOST_LOOKED_AT: usize = 1_000;
 pub struct Growth {
     /// The allocation that waits.
     pub allocation_id: AllocationId,
-    /// What it takes of each place, those included that are there already.
+    /// What it takes of each place, those that exist included.
     pub shares: Vec<Share>,
-    /// How many of the places are not there.
+    /// How many of the places do not exist yet.
     pub added_places: u32,
     /// Places that it must not run on.
     pub excluded_places: BTreeSet<PlaceId>,
@@ -111,7 +111,7 @@ pub(crate) fn growth<'r>(
 /// What a request takes.
 struct Claim {
     growth: Growth,
-    /// How many of its shares are of places that are not there.
+    /// How many of its shares are of places that do not exist yet.
     added_shares: u32,
 }
 
