@@ -126,6 +126,7 @@ fn script() -> Script {
         storage_probe: None,
         entrypoint: Entrypoint::Argv(Vec::new()),
         readiness: Vec::new(),
+        readiness_port: None,
         idle_check: None,
         system_metrics: None,
         task_metrics: None,

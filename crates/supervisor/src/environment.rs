@@ -150,6 +150,7 @@ pub(crate) mod tests {
             storage_probe: None,
             entrypoint: Entrypoint::Shell("true".into()),
             readiness: Vec::new(),
+            readiness_port: None,
             idle_check: None,
             system_metrics: None,
             task_metrics: None,

@@ -74,6 +74,7 @@ impl Container {
                 self.path("ran").display()
             )),
             readiness: Vec::new(),
+            readiness_port: None,
             idle_check: None,
             system_metrics: None,
             task_metrics: None,

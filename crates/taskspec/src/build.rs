@@ -162,6 +162,7 @@ fn script(
                 task: task.description.clone(),
             })?,
         readiness: details.map_or_else(Vec::new, TaskDetails::readiness),
+        readiness_port: details.and_then(TaskDetails::readiness_port),
         idle_check: details.and_then(TaskDetails::idle_check),
         system_metrics: trial
             .filter(|trial| trial.system_metrics)

@@ -158,6 +158,18 @@ impl TaskDetails {
         vec![text.to_owned()]
     }
 
+    /// The port that it listens on only after it has written that; see [`Script::readiness_port`](crate::Script::readiness_port).
+    pub(crate) fn readiness_port(&self) -> Option<u16> {
+        match self {
+            Self::Command
+            | Self::Generic(_)
+            | Self::Shell(_)
+            | Self::Tensorboard(_)
+            | Self::CheckpointGc(_) => None,
+            Self::Notebook(notebook) => Some(notebook.port),
+        }
+    }
+
     /// How its supervisor finds out whether it is in use; `None` = it does not.
     pub(crate) fn idle_check(&self) -> Option<IdleCheck> {
         match self {

@@ -21,7 +21,7 @@ const PRIVATE_KEY_FILE: &str = "/run/determined/jupyter/jupyterKey.key";
 const CONFIG_FILE: &str = "/run/determined/jupyter/config/jupyter_server_config.py";
 const SCRIPT_FILE: &str = "/run/determined/jupyter/notebook-entrypoint.sh";
 
-/// What the server writes when it accepts connections.
+/// What the server writes a moment before it accepts connections.
 pub(crate) const RUNNING: &str = "is running at:";
 /// Longest time between two looks at whether a notebook is in use, in seconds.
 const LONGEST_CHECK: u32 = 30;

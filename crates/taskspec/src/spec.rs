@@ -131,6 +131,9 @@ pub struct Script {
     /// of output that contains one of them. Empty = nothing is reported.
     #[serde(default)]
     pub readiness: Vec<String>,
+    /// TCP port that the service must listen on, too, before it is reported as ready; `None` = it listens when it writes that.
+    #[serde(default)]
+    pub readiness_port: Option<u16>,
     /// How to find out whether the service is in use; `None` = it is not looked at.
     #[serde(default)]
     pub idle_check: Option<IdleCheck>,

@@ -56,6 +56,7 @@ pub(crate) fn member(kind: TaskKind, task: &str, attempt: u32, rank: u32, slots:
         storage_probe: None,
         entrypoint: Entrypoint::Shell("true".into()),
         readiness: Vec::new(),
+        readiness_port: None,
         idle_check: None,
         system_metrics: None,
         task_metrics: None,

@@ -11,8 +11,9 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-/// Pauses between looks that find no process. The kernel writes its table of connections in pieces, and leaves one out
-/// where others come and go between two of them.
+/// Pauses after looks that do not find the client beside the master. The kernel writes its table of connections in pieces,
+/// and leaves one out where others come and go between two of them; and a process that is being started in a namespace of
+/// its own has what its parent has open until its program runs.
 const PAUSES: [Duration; 3] = [
     Duration::from_millis(1),
     Duration::from_millis(5),
@@ -39,8 +40,8 @@ impl Neighbour {
     pub(super) fn of(client: SocketAddr) -> io::Result<Self> {
         for pause in PAUSES {
             match Self::look(client)? {
-                Some(found) => return Ok(found),
-                None => std::thread::sleep(pause),
+                Some(found @ (Self::Beside | Self::Remote)) => return Ok(found),
+                Some(Self::Contained) | None => std::thread::sleep(pause),
             }
         }
         // It was open on this machine a moment ago, or is held by what cannot be looked into.
@@ -113,11 +114,13 @@ fn held_by(socket: &str) -> io::Result<Option<Neighbour>> {
         if !name.is_some_and(is_number) || !holds(&process, socket) {
             continue;
         }
-        // It may have ended meanwhile.
-        if namespace(&process).ok() != Some(own) {
-            return Ok(Some(Neighbour::Contained));
+        match namespace(&process) {
+            Ok(its) if its == own => seen = true,
+            Ok(_) => return Ok(Some(Neighbour::Contained)),
+            // It has ended meanwhile, and holds nothing any more: another process may.
+            Err(_) if !process.exists() => {}
+            Err(_) => return Ok(Some(Neighbour::Contained)),
         }
-        seen = true;
     }
     Ok(seen.then_some(Neighbour::Beside))
 }
@@ -173,6 +176,28 @@ mod tests {
                     if open.len() > 100 {
                         open.pop_front();
                     }
+                }
+            });
+            let found: Vec<_> = (0..100).map(|_| Neighbour::of(peer).unwrap()).collect();
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(
+                found.iter().all(|one| *one == Neighbour::Beside),
+                "{found:?}"
+            );
+        });
+        drop(client);
+    }
+
+    #[test]
+    fn a_client_is_found_while_children_start_that_have_its_socket_until_their_program_runs() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_served, peer) = listener.accept().unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::process::Command::new("true").status().unwrap();
                 }
             });
             let found: Vec<_> = (0..100).map(|_| Neighbour::of(peer).unwrap()).collect();

@@ -291,6 +291,7 @@ impl Task {
                 storage_probe: None,
                 entrypoint: Entrypoint::Shell(entrypoint.into()),
                 readiness: Vec::new(),
+                readiness_port: None,
                 idle_check: None,
                 system_metrics: None,
                 task_metrics: None,

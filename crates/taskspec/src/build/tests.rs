@@ -465,7 +465,9 @@ fn a_shell_runs_an_ssh_server_with_its_own_key() {
 #[test]
 fn a_script_without_readiness_is_read_as_one_that_reports_nothing() {
     let mut written = serde_json::to_value(spec(&command()).script).unwrap();
-    written.as_object_mut().unwrap().remove("readiness");
+    let fields = written.as_object_mut().unwrap();
+    fields.remove("readiness");
+    fields.remove("readiness_port");
     let read: Script = serde_json::from_value(written).unwrap();
     assert_eq!(read.readiness, Vec::<String>::new());
 }
@@ -655,6 +657,7 @@ fn a_notebook_listens_at_its_port_with_its_certificate_and_its_use_is_watched() 
     assert_eq!((check.port, check.every_seconds), (2901, 20));
     assert_eq!(check.idle_type, NotebookIdleType::KernelConnections);
     assert_eq!(spec.script.readiness, ["is running at:"]);
+    assert_eq!(spec.script.readiness_port, Some(2901));
 }
 
 #[test]

@@ -129,6 +129,7 @@ async fn start(args: StartArgs, context: &Context) -> Result<ExitCode, CliError>
         session,
         id,
         print: args.show_ssh_command,
+        is_new: true,
     };
     visit.open(&args.publish, &args.ssh.ssh_opts).await
 }
@@ -141,6 +142,7 @@ async fn open(args: OpenArgs, context: &Context) -> Result<ExitCode, CliError> {
         id: launched::expand(&SHELL, &session.client, &args.id).await?,
         session,
         print: args.show_ssh_command,
+        is_new: false,
     };
     if !args.publish.is_empty() {
         let answer = SHELL.get(&visit.session.client, &visit.id).await?;
@@ -171,6 +173,8 @@ struct Visit<'a> {
     id: String,
     /// Whether the ssh command is printed, and its key kept.
     print: bool,
+    /// Whether the shell was launched for this; it goes on afterwards.
+    is_new: bool,
 }
 
 impl Visit<'_> {
@@ -197,7 +201,7 @@ impl Visit<'_> {
         if failed {
             self.note_accounts().await;
         }
-        if failed || !ssh::has_command(ssh_opts) {
+        if failed || self.is_new || !ssh::has_command(ssh_opts) {
             output::note(format_args!(
                 "to reconnect, run `det shell open {}`",
                 self.id
