@@ -10,7 +10,6 @@ mod sessions;
 mod throttle;
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -26,6 +25,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 pub(crate) use self::access::Accesses;
+pub use self::neighbour::Ends;
 use self::neighbour::Neighbour;
 pub use self::passwords::client_hash;
 use self::passwords::{Hashers, decoy_hash};
@@ -123,15 +123,8 @@ impl Actor {
 /// Refuses a blank password to what runs in containers and sandboxes of this machine. Tasks reach the master over the
 /// machine's own network; code that one user submits must not become another one, or an administrator. Of an administrator it
 /// is refused from elsewhere too, since tasks on other machines cannot be distinguished from users there.
-async fn refuse_contained(
-    username: &str,
-    admin: bool,
-    client: Option<SocketAddr>,
-) -> AppResult<()> {
-    let Some(client) = client else {
-        return Ok(());
-    };
-    let found = tokio::task::spawn_blocking(move || Neighbour::of(client)).await;
+async fn refuse_contained(username: &str, admin: bool, ends: Ends) -> AppResult<()> {
+    let found = tokio::task::spawn_blocking(move || Neighbour::of(ends)).await;
     match found.map_err(AppError::internal)? {
         Ok(Neighbour::Beside) => Ok(()),
         Ok(Neighbour::Remote) if !admin => Ok(()),
@@ -427,7 +420,7 @@ impl Auth {
         username: &str,
         password: &str,
         hashed: bool,
-        client: Option<SocketAddr>,
+        ends: Ends,
     ) -> AppResult<(String, User)> {
         if username.is_empty() {
             return Err(AppError::invalid("field \"username\" must name a user"));
@@ -437,7 +430,7 @@ impl Auth {
         } else {
             client_hash(password)
         };
-        let origin = Origin::new(username, client.map(|client| client.ip()));
+        let origin = Origin::new(username, ends.client.ip());
         let _place = self.inner.logins.try_acquire().map_err(|_| too_many())?;
         let known = {
             let mut conn = self.inner.store.read().await?;
@@ -463,7 +456,7 @@ impl Auth {
             ));
         };
         if user.password_hash.is_none() {
-            refuse_contained(&user.username, user.admin, client).await?;
+            refuse_contained(&user.username, user.admin, ends).await?;
         }
         throttle.succeeded(&origin);
         let token = new_token();

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::Extension;
+use axum::middleware::AddExtension;
 use axum_server::accept::Accept;
 use det_api_types::error::{Code, ErrorBody};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -19,6 +21,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, cop
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use tower::Layer as _;
+
+use crate::auth::Ends;
 
 /// A request's line and headers must have come within this time. Counts from the end of the request before, so that a
 /// connection on which nothing happens is closed as well; clients open another one.
@@ -95,13 +100,21 @@ impl ConnectionLimit {
     }
 }
 
+/// A service whose requests have both [`Ends`] of their connection as an extension: logins are slowed down by the address
+/// that they come from, and a blank password is for users of this machine.
+type WithEnds<S> = AddExtension<S, Ends>;
+
 impl<S> Accept<TcpStream, S> for ConnectionLimit {
     type Stream = CountedConnection;
-    type Service = S;
-    type Future = std::future::Ready<io::Result<(CountedConnection, S)>>;
+    type Service = WithEnds<S>;
+    type Future = std::future::Ready<io::Result<(CountedConnection, WithEnds<S>)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        std::future::ready(self.admit(stream).map(|placed| (placed, service)))
+        let accepted = self.admit(stream).and_then(|placed| {
+            let ends = placed.ends()?;
+            Ok((placed, Extension(ends).layer(service)))
+        });
+        std::future::ready(accepted)
     }
 }
 
@@ -116,13 +129,14 @@ const SPEAKS_TLS: &str =
 
 impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
     type Stream = CountedConnection;
-    type Service = S;
-    type Future = Pin<Box<dyn Future<Output = io::Result<(CountedConnection, S)>> + Send>>;
+    type Service = WithEnds<S>;
+    type Future =
+        Pin<Box<dyn Future<Output = io::Result<(CountedConnection, WithEnds<S>)>> + Send>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let admitted = self.0.admit(stream);
+        let admitted = self.0.accept(stream, service);
         Box::pin(async move {
-            let mut placed = admitted?;
+            let (mut placed, service) = admitted.await?;
             let mut first = [0];
             let begins_with_http = async {
                 placed.stream.peek(&mut first).await?;
@@ -159,6 +173,15 @@ impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
 pub(crate) struct CountedConnection {
     stream: TcpStream,
     _place: OwnedSemaphorePermit,
+}
+
+impl CountedConnection {
+    fn ends(&self) -> io::Result<Ends> {
+        Ok(Ends {
+            client: self.stream.peer_addr()?,
+            master: self.stream.local_addr()?,
+        })
+    }
 }
 
 impl AsyncRead for CountedConnection {

@@ -1,6 +1,5 @@
 //! Serving, with or without TLS.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,8 +59,7 @@ pub(crate) async fn serve(
         stop.cancelled().await;
         stopper.graceful_shutdown(Some(DRAIN));
     });
-    // Logins are slowed down by the address they come from.
-    let service = service.into_make_service_with_connect_info::<SocketAddr>();
+    let service = service.into_make_service();
     let connections = ConnectionLimit::new();
     let outcome = match listener.into_std() {
         Ok(listener) => match tls {

@@ -20,6 +20,27 @@ const PAUSES: [Duration; 3] = [
     Duration::from_millis(20),
 ];
 
+/// Programs beside the master that open connections for what runs in containers without a network of the host's.
+const FORWARDERS: [&str; 8] = [
+    "slirp4netns",
+    "pasta",
+    "pasta.avx2",
+    "passt",
+    "passt.avx2",
+    "vpnkit",
+    "rootlessport",
+    "gvproxy",
+];
+
+/// Both ends of a client's connection, as the master's socket has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// Address of the client.
+    pub client: SocketAddr,
+    /// Address of the master that the client connected to.
+    pub master: SocketAddr,
+}
+
 /// Where the client's end of a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Neighbour {
@@ -33,33 +54,33 @@ pub(super) enum Neighbour {
 }
 
 impl Neighbour {
-    /// Of the client at this address. Reads `/proc`, which blocks.
+    /// Of the client of this connection. Reads `/proc`, which blocks.
     ///
     /// # Errors
     /// `/proc` cannot be read.
-    pub(super) fn of(client: SocketAddr) -> io::Result<Self> {
+    pub(super) fn of(ends: Ends) -> io::Result<Self> {
         for pause in PAUSES {
-            match Self::look(client)? {
+            match Self::look(ends)? {
                 Some(found @ (Self::Beside | Self::Remote)) => return Ok(found),
                 Some(Self::Contained) | None => std::thread::sleep(pause),
             }
         }
         // It was open on this machine a moment ago, or is held by what cannot be looked into.
-        Ok(Self::look(client)?.unwrap_or(Self::Contained))
+        Ok(Self::look(ends)?.unwrap_or(Self::Contained))
     }
 
     /// One look; `None` = it is on this machine, and no process was seen that has it.
-    fn look(client: SocketAddr) -> io::Result<Option<Self>> {
-        match socket_of(client)? {
+    fn look(ends: Ends) -> io::Result<Option<Self>> {
+        match socket_of(ends)? {
             Some(socket) => held_by(&socket),
-            None if client.ip().is_loopback() => Ok(None),
+            None if ends.client.ip().is_loopback() => Ok(None),
             None => Ok(Some(Self::Remote)),
         }
     }
 }
 
-/// The socket whose local address this is, as links to it read: `socket:[INODE]`.
-fn socket_of(local: SocketAddr) -> io::Result<Option<String>> {
+/// The client's socket, as links to it read: `socket:[INODE]`.
+fn socket_of(ends: Ends) -> io::Result<Option<String>> {
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
         let text = match fs::read_to_string(table) {
             Ok(text) => text,
@@ -67,22 +88,27 @@ fn socket_of(local: SocketAddr) -> io::Result<Option<String>> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        if let Some(inode) = inode_in(&text, local) {
+        if let Some(inode) = inode_in(&text, ends) {
             return Ok(Some(format!("socket:[{inode}]")));
         }
     }
     Ok(None)
 }
 
-/// The tenth field of the row whose second one is the address (`proc_net_tcp` in the kernel's documentation).
-fn inode_in(table: &str, local: SocketAddr) -> Option<&str> {
-    let written = [proc_form(local, false), proc_form(local, true)];
+/// The tenth field of the row whose second and third one are the client's address and the master's (`proc_net_tcp` in the
+/// kernel's documentation). Sockets that lead elsewhere can have the same local address as the client's.
+fn inode_in(table: &str, ends: Ends) -> Option<&str> {
+    let forms = |end| [proc_form(end, false), proc_form(end, true)];
+    let (local, remote) = (forms(ends.client), forms(ends.master));
     table.lines().skip(1).find_map(|row| {
         let mut fields = row.split_whitespace().skip(1);
-        let address = fields.next()?;
-        let is_it = written.iter().any(|form| form == address);
+        let mut is_one_of = |forms: &[String; 2]| {
+            let address = fields.next();
+            forms.iter().any(|form| address == Some(form))
+        };
+        let is_it = is_one_of(&local) & is_one_of(&remote);
         // A connection that is being closed has no socket any more.
-        fields.nth(7).filter(|inode| is_it && *inode != "0")
+        fields.nth(6).filter(|inode| is_it && *inode != "0")
     })
 }
 
@@ -115,7 +141,7 @@ fn held_by(socket: &str) -> io::Result<Option<Neighbour>> {
             continue;
         }
         match namespace(&process) {
-            Ok(its) if its == own => seen = true,
+            Ok(its) if its == own && !is_forwarder(&process) => seen = true,
             Ok(_) => return Ok(Some(Neighbour::Contained)),
             // It has ended meanwhile, and holds nothing any more: another process may.
             Err(_) if !process.exists() => {}
@@ -123,6 +149,12 @@ fn held_by(socket: &str) -> io::Result<Option<Neighbour>> {
         }
     }
     Ok(seen.then_some(Neighbour::Beside))
+}
+
+/// Whether a process opens connections for others, which are in containers.
+fn is_forwarder(process: &Path) -> bool {
+    let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+    FORWARDERS.contains(&name.trim_end())
 }
 
 /// Whether a process has the socket open; of processes that may not be looked into, no.
@@ -148,20 +180,28 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_client_in_the_same_namespace_is_beside() {
+    /// A connection of this process to a listener of it: both ends, and their addresses.
+    fn connection() -> (TcpStream, TcpStream, Ends) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (_served, peer) = listener.accept().unwrap();
-        assert_eq!(Neighbour::of(peer).unwrap(), Neighbour::Beside);
+        let (served, peer) = listener.accept().unwrap();
+        let ends = Ends {
+            client: peer,
+            master: served.local_addr().unwrap(),
+        };
+        (client, served, ends)
+    }
+
+    #[test]
+    fn a_client_in_the_same_namespace_is_beside() {
+        let (client, _served, ends) = connection();
+        assert_eq!(Neighbour::of(ends).unwrap(), Neighbour::Beside);
         drop(client);
     }
 
     #[test]
     fn a_client_is_found_while_other_connections_come_and_go() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (_served, peer) = listener.accept().unwrap();
+        let (client, _served, ends) = connection();
         let done = std::sync::atomic::AtomicBool::new(false);
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = other.local_addr().unwrap();
@@ -178,7 +218,7 @@ mod tests {
                     }
                 }
             });
-            let found: Vec<_> = (0..100).map(|_| Neighbour::of(peer).unwrap()).collect();
+            let found: Vec<_> = (0..100).map(|_| Neighbour::of(ends).unwrap()).collect();
             done.store(true, std::sync::atomic::Ordering::Relaxed);
             assert!(
                 found.iter().all(|one| *one == Neighbour::Beside),
@@ -190,9 +230,7 @@ mod tests {
 
     #[test]
     fn a_client_is_found_while_children_start_that_have_its_socket_until_their_program_runs() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (_served, peer) = listener.accept().unwrap();
+        let (client, _served, ends) = connection();
         let done = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -200,7 +238,7 @@ mod tests {
                     std::process::Command::new("true").status().unwrap();
                 }
             });
-            let found: Vec<_> = (0..100).map(|_| Neighbour::of(peer).unwrap()).collect();
+            let found: Vec<_> = (0..100).map(|_| Neighbour::of(ends).unwrap()).collect();
             done.store(true, std::sync::atomic::Ordering::Relaxed);
             assert!(
                 found.iter().all(|one| *one == Neighbour::Beside),
@@ -216,26 +254,45 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             listener.local_addr().unwrap()
         };
-        assert_eq!(Neighbour::of(gone).unwrap(), Neighbour::Contained);
+        let from = |client| Ends {
+            client,
+            master: "127.0.0.1:8080".parse().unwrap(),
+        };
+        assert_eq!(Neighbour::of(from(gone)).unwrap(), Neighbour::Contained);
         let other: SocketAddr = "192.0.2.7:4711".parse().unwrap();
-        assert_eq!(Neighbour::of(other).unwrap(), Neighbour::Remote);
+        assert_eq!(Neighbour::of(from(other)).unwrap(), Neighbour::Remote);
     }
 
     #[test]
-    fn rows_are_found_by_their_local_address_alone() {
+    fn a_connection_to_elsewhere_from_the_same_address_is_not_the_clients() {
+        let (client, _served, ends) = connection();
+        let to_another_port = Ends {
+            master: SocketAddr::new(ends.master.ip(), ends.master.port() ^ 1),
+            ..ends
+        };
+        assert_eq!(
+            Neighbour::of(to_another_port).unwrap(),
+            Neighbour::Contained
+        );
+        drop(client);
+    }
+
+    #[test]
+    fn rows_are_found_by_both_addresses() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
              \u{20}  0: 0100007F:1F90 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 111 1\n\
-             \u{20}  1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 222 1\n";
+             \u{20}  1: 0100007F:C350 0100007F:1F91 01 00000000:00000000 00:00000000 00000000  1000        0 333 1\n\
+             \u{20}  2: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 222 1\n";
+        let inode = |client: &str, master: &str| {
+            let (client, master) = (client.parse().unwrap(), master.parse().unwrap());
+            inode_in(table, Ends { client, master })
+        };
         if cfg!(target_endian = "little") {
-            assert_eq!(
-                inode_in(table, "127.0.0.1:50000".parse().unwrap()),
-                Some("222")
-            );
-            assert_eq!(
-                inode_in(table, "127.0.0.1:8080".parse().unwrap()),
-                Some("111")
-            );
-            assert_eq!(inode_in(table, "127.0.0.2:8080".parse().unwrap()), None);
+            let master = "127.0.0.1:8080";
+            assert_eq!(inode("127.0.0.1:50000", master), Some("222"));
+            assert_eq!(inode(master, "127.0.0.1:50000"), Some("111"));
+            assert_eq!(inode("127.0.0.2:50000", master), None);
+            assert_eq!(inode("127.0.0.1:50000", "127.0.0.2:8080"), None);
         }
     }
 }

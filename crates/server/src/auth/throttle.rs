@@ -59,17 +59,17 @@ impl Scale {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Origin {
     name: [u8; 16],
-    address: Option<IpAddr>,
+    address: IpAddr,
 }
 
 impl Origin {
-    /// `address` is the connection's; `None` where there is none, as in tests of use cases.
-    pub(super) fn new(username: &str, address: Option<IpAddr>) -> Self {
+    /// `address` is the connection's.
+    pub(super) fn new(username: &str, address: IpAddr) -> Self {
         let mut name = [0; 16];
         name.copy_from_slice(&Sha256::digest(username.as_bytes())[..16]);
         Self {
             name,
-            address: address.map(network),
+            address: network(address),
         }
     }
 }
@@ -149,7 +149,7 @@ impl<K: Eq + Hash> Counters<K> {
 struct State {
     names: Counters<[u8; 16]>,
     addresses: Counters<IpAddr>,
-    waiting: HashMap<Option<IpAddr>, usize>,
+    waiting: HashMap<IpAddr, usize>,
     waiting_count: usize,
 }
 
@@ -163,7 +163,7 @@ pub(super) struct Throttle {
 #[derive(Debug)]
 pub(super) struct QueuedLogin {
     throttle: Throttle,
-    address: Option<IpAddr>,
+    address: IpAddr,
 }
 
 impl Throttle {
@@ -186,9 +186,7 @@ impl Throttle {
     pub(super) fn delay(&self, origin: &Origin, now: Instant) -> Duration {
         self.with(|state| {
             let name = state.names.delay(&origin.name, NAME, now);
-            let address = origin.address.map_or(Duration::ZERO, |address| {
-                state.addresses.delay(&address, ADDRESS, now)
-            });
+            let address = state.addresses.delay(&origin.address, ADDRESS, now);
             name.max(address)
         })
     }
@@ -197,9 +195,7 @@ impl Throttle {
     pub(super) fn failed(&self, origin: &Origin, now: Instant) {
         self.with(|state| {
             state.names.add(origin.name, now);
-            if let Some(address) = origin.address {
-                state.addresses.add(address, now);
-            }
+            state.addresses.add(origin.address, now);
         });
     }
 
@@ -253,7 +249,7 @@ mod tests {
     use super::*;
 
     fn from(name: &str, last: u8) -> Origin {
-        Origin::new(name, Some(IpAddr::from([192, 0, 2, last])))
+        Origin::new(name, IpAddr::from([192, 0, 2, last]))
     }
 
     #[test]
@@ -294,7 +290,7 @@ mod tests {
         let (throttle, start) = (Throttle::new(), Instant::now());
         for number in 0..50_000_u32 {
             let address = IpAddr::from(number.to_be_bytes());
-            throttle.failed(&Origin::new(&format!("user{number}"), Some(address)), start);
+            throttle.failed(&Origin::new(&format!("user{number}"), address), start);
         }
         throttle.with(|state| {
             assert!(state.names.new.len() + state.names.old.len() <= 2 * ENTRIES);
@@ -314,7 +310,7 @@ mod tests {
 
     #[test]
     fn hosts_of_one_ipv6_network_count_as_one() {
-        let at = |text: &str| Origin::new("x", Some(text.parse().unwrap())).address;
+        let at = |text: &str| Origin::new("x", text.parse().unwrap()).address;
         assert_eq!(at("2001:db8::1"), at("2001:db8::ffff:2"));
         assert_ne!(at("2001:db8::1"), at("2001:db8:0:1::1"));
         assert_eq!(at("::ffff:192.0.2.1"), at("192.0.2.1"));

@@ -1,10 +1,8 @@
 //! Logging in and out, and who one is.
 
-use std::net::SocketAddr;
-
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{ConnectInfo, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use det_api_types::auth::{CurrentUserResponse, GetMeResponse, LoginRequest, LoginResponse};
@@ -16,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::Master;
+use crate::auth::Ends;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::{Caller, WireBody, WireQuery};
@@ -26,13 +25,6 @@ use crate::http::views;
 
 /// How long a browser keeps the cookie: as long as a session lives.
 const COOKIE_SECONDS: u32 = 7 * 24 * 3600;
-
-/// Where a request's connection comes from.
-type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
-
-fn client(peer: Peer) -> Option<SocketAddr> {
-    peer.map(|Extension(ConnectInfo(peer))| peer)
-}
 
 /// Routes of this file.
 pub fn routes() -> Routes {
@@ -66,17 +58,12 @@ fn with_cookie(mut response: Response, cookie: HeaderValue) -> Response {
     request_body = LoginRequest, responses((status = 200, body = LoginResponse)))]
 async fn login(
     State(master): State<Master>,
-    peer: Peer,
+    Extension(ends): Extension<Ends>,
     WireBody(body): WireBody<LoginRequest>,
 ) -> Answer {
     let (token, user) = master
         .auth
-        .login(
-            &body.username,
-            &body.password.0,
-            body.is_hashed,
-            client(peer),
-        )
+        .login(&body.username, &body.password.0, body.is_hashed, ends)
         .await?;
     let set = session_cookie(master.tls, Some(&token))?;
     Ok(with_cookie(
@@ -189,14 +176,14 @@ impl From<&UserRow> for PlainUser {
     params(PlainLoginQuery), request_body = PlainLogin, responses((status = 200, body = PlainToken)))]
 async fn plain_login(
     State(master): State<Master>,
-    peer: Peer,
+    Extension(ends): Extension<Ends>,
     WireQuery(query): WireQuery<PlainLoginQuery>,
     WireBody(body): WireBody<PlainLogin>,
 ) -> Response {
     let answer = async {
         let (token, _) = master
             .auth
-            .login(&body.username, &body.password.0, true, client(peer))
+            .login(&body.username, &body.password.0, true, ends)
             .await
             .map_err(|mut error| {
                 if error.kind == ErrorKind::Unauthenticated {

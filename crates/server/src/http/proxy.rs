@@ -11,13 +11,12 @@ mod browser;
 pub(crate) mod host;
 mod streams;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderName,
     SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
@@ -42,7 +41,7 @@ use crate::app::Master;
 use crate::app::idle::InUse;
 use crate::app::reach::PortStream;
 use crate::app::services::{Caller, ConnectionPermit, Protocol, Right, Service};
-use crate::auth::Access;
+use crate::auth::{Access, Ends};
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::caller_with_access;
@@ -389,8 +388,8 @@ fn outgoing(parts: &mut Parts, upgrade: Option<&HeaderValue>, is_tls: bool) {
     for cookie in cookies {
         headers.append(COOKIE, cookie);
     }
-    if let Some(ConnectInfo(client)) = parts.extensions.get::<ConnectInfo<SocketAddr>>()
-        && let Ok(address) = HeaderValue::try_from(client.ip().to_canonical().to_string())
+    if let Some(ends) = parts.extensions.get::<Ends>()
+        && let Ok(address) = HeaderValue::try_from(ends.client.ip().to_canonical().to_string())
     {
         headers.insert("x-forwarded-for", address.clone());
         headers.insert("x-real-ip", address);

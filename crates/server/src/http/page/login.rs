@@ -1,9 +1,7 @@
 //! The page on which one logs in: a form without scripts, which leads back to where the browser came from.
 
-use std::net::SocketAddr;
-
 use axum::Extension;
-use axum::extract::{ConnectInfo, Query, State};
+use axum::extract::{Query, State};
 use axum::http::header::{LOCATION, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode};
@@ -12,6 +10,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use crate::app::Master;
+use crate::auth::Ends;
 use crate::error::{AppError, AppResult};
 use crate::http::auth::session_cookie;
 use crate::http::error::{ApiError, status_of};
@@ -54,7 +53,7 @@ pub(crate) async fn show(Query(back): Query<ReturnTo>) -> Response {
 /// Logs in and leads back, or shows the form again with what is wrong.
 pub(crate) async fn submit(
     State(master): State<Master>,
-    peer: Option<Extension<ConnectInfo<SocketAddr>>>,
+    Extension(ends): Extension<Ends>,
     body: RawBody,
 ) -> Response {
     let read = |body: &[u8]| {
@@ -69,10 +68,9 @@ pub(crate) async fn submit(
         Ok(given) => given,
         Err(error) => return error.into_response(),
     };
-    let client = peer.map(|Extension(ConnectInfo(peer))| peer);
     let login = master
         .auth
-        .login(&given.username, &given.password, false, client);
+        .login(&given.username, &given.password, false, ends);
     match login.await {
         Ok((token, _)) => led_back(master.tls, &token, &given.redirect),
         Err(error) => {
