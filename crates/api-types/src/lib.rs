@@ -9,8 +9,9 @@
 //! - Every message has a `Default` in which all is zero, empty or unset, and reads itself from a body that names any
 //!   subset of its fields.
 //! - Every field is always written; `None` is written as `null`. Lists are never null.
-//! - Integers are `i64` and written as numbers; those that clients expect as text are [`wire::Int64`]. The run of a trial is
-//!   a [`det_ids::RunId`], which is written in the same way: beside it are steps and trials, for which it would be taken.
+//! - Integers are `i64` and written as numbers; those that clients expect as text are [`wire::Int64`]. Ids are those of
+//!   [`det_ids`], written as the number or text that they are made of, which is also what schemas have of them. Where a
+//!   field names things of several kinds (`entityId`, `subjectId`), or things of other systems, it is text.
 //!   Floats are [`wire::Float`], because JSON has no not-a-number.
 //! - `Option` in a request means that absence differs from the zero value; in an answer, that clients take `null`.
 //! - Types named `…Query` are the query strings of their operation; path parameters are the router's.

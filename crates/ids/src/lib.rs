@@ -8,6 +8,9 @@
 //! - An **allocation** is one attempt's claim on slots: `<task>.<n>`, n from 1.
 //! - A **container** is one member of an allocation on one place (the wire calls it *resource*).
 //! - A **place** is what containers run on: today an agent's machine. It offers slots.
+//!
+//! The default of an identifier is none: 0, or the empty text. Messages have it where nothing is named, and `given` is for
+//! them.
 
 mod logs;
 mod priority;
@@ -69,6 +72,11 @@ macro_rules! text_id {
             pub fn as_str(&self) -> &str {
                 &self.0
             }
+
+            /// The identifier; `None` = it is the empty text, which is none.
+            pub fn given(self) -> Option<Self> {
+                (!self.0.is_empty()).then_some(self)
+            }
         }
 
         impl fmt::Display for $name {
@@ -97,12 +105,28 @@ macro_rules! text_id {
     };
 }
 
+/// For identifiers that are counted from 1, so that 0 is none.
+macro_rules! zero_is_none {
+    ($($name:ident),+) => {$(
+        impl $name {
+            /// The identifier; `None` = it is 0, which is none.
+            pub fn given(self) -> Option<Self> {
+                (self.0 != 0).then_some(self)
+            }
+        }
+    )+};
+}
+
+zero_is_none!(ExperimentId, TrialId, UserId, WorkspaceId, ProjectId);
+
 number_id!(
     /// An experiment, counted from 1.
+    #[derive(Default)]
     ExperimentId
 );
 number_id!(
     /// A trial, counted from 1 over the whole cluster.
+    #[derive(Default)]
     TrialId
 );
 number_id!(
@@ -127,35 +151,43 @@ number_id!(
 );
 text_id!(
     /// A task: `<experiment>.<request uuid>` for trials, a UUID for everything else.
+    #[derive(Default)]
     TaskId
 );
 text_id!(
     /// One attempt of a task: `<task>.<n>`, n from 1.
+    #[derive(Default)]
     AllocationId
 );
 text_id!(
     /// One container of an allocation: a UUID. The wire calls it a resource.
+    #[derive(Default)]
     ContainerId
 );
 text_id!(
     /// An agent, unique in the cluster; its host name unless configured otherwise.
+    #[derive(Default)]
     AgentId
 );
 text_id!(
     /// A place: what an attempt's containers run on, an agent's machine for example. Unique in the cluster.
+    #[derive(Default)]
     PlaceId
 );
 text_id!(
     /// An entry of the job queue: an experiment or one interactive task. A UUID.
+    #[derive(Default)]
     JobId
 );
 text_id!(
     /// A checkpoint: a UUID that its task chose. The wire calls it `uuid` or `checkpointUuid`.
+    #[derive(Default)]
     CheckpointId
 );
 text_id!(
     /// A metric report: what its sender calls it, unique in the run or container that sends, so that one that is sent again
     /// is recognised.
+    #[derive(Default)]
     ReportId
 );
 text_id!(
@@ -213,8 +245,11 @@ impl AllocationId {
     }
 }
 
-/// The number of a slot, counted from 0 on its place. Where the slots of a place have names, it is the number of a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// The number of a slot, counted from 0 on its place; the default is the first one. Where the slots of a place have names,
+/// it is the number of a device.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct SlotId(pub u32);
 
@@ -243,6 +278,14 @@ mod tests {
         assert!(allocation.is_well_formed());
         assert!(!AllocationId::from("no-number").is_well_formed());
         assert!(!AllocationId::from(".1").is_well_formed());
+    }
+
+    #[test]
+    fn zero_and_the_empty_text_name_nothing() {
+        assert_eq!(ProjectId(7).given(), Some(ProjectId(7)));
+        assert_eq!(ProjectId::default().given(), None);
+        assert_eq!(TaskId::from("7.0b6c").given(), Some("7.0b6c".into()));
+        assert_eq!(TaskId::default().given(), None);
     }
 
     #[test]
