@@ -1,5 +1,6 @@
 //! Policies that administrators lay over configurations.
 
+use det_ids::WorkspaceId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -15,7 +16,8 @@ pub struct PutConfigPoliciesRequest {
     /// Kind of work; the address counts.
     pub workload_type: String,
     /// Workspace; the address counts.
-    pub workspace_id: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub workspace_id: Option<WorkspaceId>,
 }
 
 /// Answer of the operations that get and put policies.

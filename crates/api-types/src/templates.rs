@@ -1,5 +1,6 @@
 //! Templates: configurations that others are laid over.
 
+use det_ids::WorkspaceId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -26,7 +27,8 @@ pub struct Template {
     /// The keys that it sets, with their values.
     pub config: Object,
     /// Workspace it is in; 0 in a request = Uncategorized.
-    pub workspace_id: i64,
+    #[schema(value_type = i64)]
+    pub workspace_id: WorkspaceId,
 }
 
 /// Query of `GetTemplates`.
@@ -45,7 +47,9 @@ pub struct GetTemplatesQuery {
     /// Only those whose name contains this, in any case.
     pub name: String,
     /// Only those in these workspaces; none = all.
-    pub workspace_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    #[param(value_type = Vec<i64>)]
+    pub workspace_ids: Vec<WorkspaceId>,
 }
 
 /// Answer of `GetTemplates`.

@@ -1,5 +1,6 @@
 //! Users and their settings.
 
+use det_ids::UserId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -11,7 +12,8 @@ use crate::wire::{Secret, Timestamp, wire_enum};
 #[serde(rename_all = "camelCase", default)]
 pub struct User {
     /// Number, counted from 1; 0 in a request that creates one.
-    pub id: i64,
+    #[schema(value_type = i64)]
+    pub id: UserId,
     /// Name for logging in, unique.
     pub username: String,
     /// Whether the user administers the cluster.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::{ProjectId, UserId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -29,7 +30,8 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 pub struct Workspace {
     /// Number; 1 is the immutable one named Uncategorized.
-    pub id: i64,
+    #[schema(value_type = i64)]
+    pub id: WorkspaceId,
     /// Its name, unique.
     pub name: String,
     /// Whether it is put away.
@@ -43,7 +45,8 @@ pub struct Workspace {
     /// Whether the caller has pinned it.
     pub pinned: bool,
     /// Id of the user who owns it.
-    pub user_id: i64,
+    #[schema(value_type = i64)]
+    pub user_id: UserId,
     /// Experiments in it.
     pub num_experiments: i64,
     /// How far its deletion is.
@@ -81,11 +84,13 @@ pub struct Note {
 #[serde(rename_all = "camelCase", default)]
 pub struct Project {
     /// Number; 1 is the immutable one named Uncategorized.
-    pub id: i64,
+    #[schema(value_type = i64)]
+    pub id: ProjectId,
     /// Its name, unique in its workspace.
     pub name: String,
     /// Workspace it is in.
-    pub workspace_id: i64,
+    #[schema(value_type = i64)]
+    pub workspace_id: WorkspaceId,
     /// Description of the user.
     pub description: String,
     /// Start of its latest experiment.
@@ -103,7 +108,8 @@ pub struct Project {
     /// Whether it cannot be changed.
     pub immutable: bool,
     /// Id of the user who owns it.
-    pub user_id: i64,
+    #[schema(value_type = i64)]
+    pub user_id: UserId,
     /// Name of its workspace.
     pub workspace_name: String,
     /// How far its deletion is.
@@ -170,7 +176,9 @@ pub struct GetWorkspacesQuery {
     /// Only those pinned by the caller, or only others.
     pub pinned: Option<bool>,
     /// Only these owners, by number.
-    pub user_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    #[param(value_type = Vec<i64>)]
+    pub user_ids: Vec<UserId>,
     /// Exactly this name.
     pub name_case_sensitive: String,
 }
@@ -213,7 +221,9 @@ pub struct GetWorkspaceProjectsQuery {
     /// Only these owners, by name.
     pub users: Vec<String>,
     /// Only these owners, by number.
-    pub user_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    #[param(value_type = Vec<i64>)]
+    pub user_ids: Vec<UserId>,
 }
 
 /// Answer of `GetWorkspaceProjects`.
@@ -255,7 +265,8 @@ pub struct WorkspaceNamespaceMeta {
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkspaceNamespaceBinding {
     /// Number of the workspace.
-    pub workspace_id: i64,
+    #[schema(value_type = i64)]
+    pub workspace_id: WorkspaceId,
     /// Name of the namespace.
     pub namespace: String,
     /// Name of the cluster: that of its resource manager.
@@ -333,7 +344,8 @@ pub struct DeletionResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct SetResourceQuotasRequest {
     /// Repeats the path.
-    pub id: i64,
+    #[schema(value_type = i64)]
+    pub id: WorkspaceId,
     /// Limits of slots by cluster; the empty name is this one, -1 = no limit.
     pub cluster_quota_pairs: BTreeMap<String, i64>,
 }
@@ -351,7 +363,8 @@ pub struct GetKubernetesResourceQuotasResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct SetWorkspaceNamespaceBindingsRequest {
     /// Repeats the path.
-    pub workspace_id: i64,
+    #[schema(value_type = i64)]
+    pub workspace_id: WorkspaceId,
     /// Namespaces by cluster; the empty name is the only one, or the main one.
     pub cluster_namespace_meta: BTreeMap<String, WorkspaceNamespaceMeta>,
 }
@@ -386,7 +399,8 @@ pub struct ListWorkspaceNamespaceBindingsResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct GetWorkspacesWithDefaultNamespaceBindingsResponse {
     /// Those whose work runs in the default namespace of a cluster at least.
-    pub workspace_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    pub workspace_ids: Vec<WorkspaceId>,
 }
 
 /// Body of `BulkAutoCreateWorkspaceNamespaceBindings`.
@@ -394,7 +408,8 @@ pub struct GetWorkspacesWithDefaultNamespaceBindingsResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct BulkAutoCreateWorkspaceNamespaceBindingsRequest {
     /// Numbers of the workspaces.
-    pub workspace_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    pub workspace_ids: Vec<WorkspaceId>,
 }
 
 /// Query of `ListRPsBoundToWorkspace`.
@@ -427,7 +442,8 @@ pub struct PostProjectRequest {
     /// Free text.
     pub description: Option<String>,
     /// Repeats the path.
-    pub workspace_id: i64,
+    #[schema(value_type = i64)]
+    pub workspace_id: WorkspaceId,
     /// Short name, not in use in the cluster; made of the name if not given.
     pub key: Option<String>,
 }
@@ -452,9 +468,11 @@ pub type ProjectResponse = GetProjectResponse;
 #[serde(rename_all = "camelCase", default)]
 pub struct MoveProjectRequest {
     /// Repeats the path.
-    pub project_id: i64,
+    #[schema(value_type = i64)]
+    pub project_id: ProjectId,
     /// The workspace that it moves to.
-    pub destination_workspace_id: i64,
+    #[schema(value_type = i64)]
+    pub destination_workspace_id: WorkspaceId,
 }
 
 /// Body of `PutProjectNotes`.
@@ -464,7 +482,8 @@ pub struct PutProjectNotesRequest {
     /// All notes, in place of those there were.
     pub notes: Vec<Note>,
     /// Repeats the path.
-    pub project_id: i64,
+    #[schema(value_type = i64)]
+    pub project_id: ProjectId,
 }
 
 /// Answer of `AddProjectNote` and `PutProjectNotes`.

@@ -9,6 +9,7 @@ use det_api_types::auth::{CurrentUserResponse, GetMeResponse, LoginRequest, Logi
 use det_api_types::error::PlainErrorBody;
 use det_api_types::page::Empty;
 use det_api_types::wire::{self, Secret};
+use det_ids::UserId;
 use det_store::users::UserRow;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -148,7 +149,8 @@ struct PlainToken {
 #[derive(Debug, Clone, Serialize, ToSchema)]
 struct PlainUser {
     /// Number of the user.
-    id: i64,
+    #[schema(value_type = i64)]
+    id: UserId,
     /// Name for logging in.
     username: String,
     /// Name as shown to users.
@@ -162,7 +164,7 @@ struct PlainUser {
 impl From<&UserRow> for PlainUser {
     fn from(user: &UserRow) -> Self {
         Self {
-            id: user.id.0,
+            id: user.id,
             username: user.username.clone(),
             display_name: user.display_name.clone(),
             admin: user.admin,

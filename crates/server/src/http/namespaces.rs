@@ -96,9 +96,9 @@ async fn list_workspace_namespace_bindings(
     operation_id = "GetWorkspacesWithDefaultNamespaceBindings", tag = "workspaces",
     responses((status = 200, body = GetWorkspacesWithDefaultNamespaceBindingsResponse)))]
 async fn get_workspaces_with_default_namespace_bindings(Caller(master, actor): Caller) -> Answer {
-    let ids = reads::homes::unbound(&master.sources.homes, &actor)?.into_iter();
+    let ids = reads::homes::unbound(&master.sources.homes, &actor)?;
     message(&GetWorkspacesWithDefaultNamespaceBindingsResponse {
-        workspace_ids: ids.map(|id| id.0).collect(),
+        workspace_ids: ids.into_iter().collect(),
     })
 }
 
@@ -111,7 +111,7 @@ async fn bulk_auto_create_workspace_namespace_bindings(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<BulkAutoCreateWorkspaceNamespaceBindingsRequest>,
 ) -> Answer {
-    let ids = body.workspace_ids.into_iter().map(WorkspaceId).collect();
+    let ids = body.workspace_ids.into_iter().collect();
     master.namespaces.make_for_all(&actor, ids).await?;
     empty()
 }

@@ -140,7 +140,7 @@ async fn move_project(
     PathId(id): PathId<ProjectId>,
     WireBody(body): WireBody<MoveProjectRequest>,
 ) -> Answer {
-    let to = WorkspaceId(body.destination_workspace_id);
+    let to = body.destination_workspace_id;
     master.projects.move_to(&actor, id, to).await?;
     empty()
 }

@@ -6,7 +6,6 @@ use det_api_types::templates::{
     GetTemplatesQuery, GetTemplatesResponse, PatchTemplateNameRequest, Template, TemplateResponse,
 };
 use det_api_types::wire::Object;
-use det_ids::WorkspaceId;
 
 use crate::app::reads;
 use crate::app::reads::templates::TemplateView;
@@ -33,7 +32,7 @@ fn template(view: TemplateView) -> Template {
     Template {
         name: view.name,
         config: Object(view.config),
-        workspace_id: view.workspace_id.0,
+        workspace_id: view.workspace_id,
     }
 }
 
@@ -47,9 +46,7 @@ fn answer(view: TemplateView) -> Answer {
 fn new_template(name: String, body: Template) -> NewTemplate {
     NewTemplate {
         name,
-        workspace_id: Some(body.workspace_id)
-            .filter(|id| *id != 0)
-            .map(WorkspaceId),
+        workspace_id: body.workspace_id.given(),
         config: body.config.0,
     }
 }

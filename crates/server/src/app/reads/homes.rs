@@ -180,7 +180,7 @@ struct HomeFilter<'a> {
     name: &'a str,
     archived: Option<bool>,
     users: &'a [String],
-    user_ids: Vec<UserId>,
+    user_ids: &'a [UserId],
 }
 
 impl HomeFilter<'_> {
@@ -213,7 +213,7 @@ pub(crate) async fn workspaces(
         name: &query.name,
         archived: query.archived,
         users: &query.users,
-        user_ids: query.user_ids.iter().copied().map(UserId).collect(),
+        user_ids: &query.user_ids,
     };
     let exactly = &query.name_case_sensitive;
     let fits = |row: &&WorkspaceRow| {
@@ -340,7 +340,7 @@ pub(crate) async fn projects(
         name: &query.name,
         archived: query.archived,
         users: &query.users,
-        user_ids: query.user_ids.iter().copied().map(UserId).collect(),
+        user_ids: &query.user_ids,
     };
     let fits = |row: &&ProjectRow| {
         let owner = overview.owner(row.owner_id);
@@ -432,7 +432,7 @@ mod tests {
                 name,
                 archived,
                 users,
-                user_ids: user_ids.to_vec(),
+                user_ids,
             };
             assert_eq!(
                 asked.fits("Uncategorized", false, &owner),
@@ -448,7 +448,7 @@ mod tests {
             name: "Vision",
             archived: None,
             users: &[],
-            user_ids: Vec::new(),
+            user_ids: &[],
         };
         let mut names = ["vision", "Vision 2", "Vision", "my Vision"];
         asked.exact_first(&mut names, |name| name);

@@ -61,7 +61,7 @@ pub(crate) async fn page(
     let (name, workspaces) = (query.name.to_lowercase(), &query.workspace_ids);
     heads.retain(|row| {
         row.name.to_lowercase().contains(&name)
-            && (workspaces.is_empty() || workspaces.contains(&row.workspace_id.0))
+            && (workspaces.is_empty() || workspaces.contains(&row.workspace_id))
     });
     if query.order_by == OrderBy::Desc {
         heads.reverse();

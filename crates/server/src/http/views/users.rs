@@ -11,7 +11,7 @@ pub fn user(row: &UserRow) -> User {
         || row.agent_gid.is_some()
         || row.agent_group.is_some();
     User {
-        id: row.id.0,
+        id: row.id,
         username: row.username.clone(),
         admin: row.admin,
         active: row.active,

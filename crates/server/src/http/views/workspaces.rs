@@ -20,11 +20,11 @@ use crate::error::{AppError, AppResult};
 pub(crate) fn workspace(view: &WorkspaceView) -> AppResult<Workspace> {
     let row = &view.row;
     Ok(Workspace {
-        id: row.id.0,
+        id: row.id,
         name: row.name.clone(),
         archived: row.archived,
         username: view.owner.username.clone(),
-        user_id: view.owner.id.0,
+        user_id: view.owner.id,
         immutable: row.immutable,
         num_projects: view.projects,
         num_experiments: view.experiments,
@@ -52,7 +52,7 @@ pub(crate) fn workspace(view: &WorkspaceView) -> AppResult<Workspace> {
 pub(crate) fn by_cluster(bindings: &[BindingRow]) -> BTreeMap<String, WorkspaceNamespaceBinding> {
     let shown = bindings.iter().map(|row| {
         let binding = WorkspaceNamespaceBinding {
-            workspace_id: row.workspace_id.0,
+            workspace_id: row.workspace_id,
             namespace: row.namespace.clone(),
             cluster_name: row.cluster_name.clone(),
             auto_create_namespace: row.auto_create,
@@ -66,16 +66,16 @@ pub(crate) fn by_cluster(bindings: &[BindingRow]) -> BTreeMap<String, WorkspaceN
 pub(crate) fn project(view: &ProjectView) -> AppResult<Project> {
     let (row, texts) = (&view.row, view.texts.as_ref());
     Ok(Project {
-        id: row.id.0,
+        id: row.id,
         name: row.name.clone(),
         key: row.key.clone(),
-        workspace_id: row.workspace_id.0,
+        workspace_id: row.workspace_id,
         workspace_name: view.workspace.clone(),
         description: texts.map_or_else(String::new, |texts| texts.description.clone()),
         notes: notes(texts.map(notes_of).transpose()?.unwrap_or_default()),
         archived: view.archived,
         username: view.owner.username.clone(),
-        user_id: view.owner.id.0,
+        user_id: view.owner.id,
         immutable: row.immutable,
         num_experiments: view.totals.experiments,
         num_active_experiments: view.totals.live,
