@@ -1,5 +1,6 @@
 //! Experiments: configuration, state and files.
 
+use det_ids::{ExperimentId, JobId, ProjectId, TrialId, UserId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -64,7 +65,8 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 pub struct Experiment {
     /// Number, counted from 1.
-    pub id: i64,
+    #[schema(value_type = i64)]
+    pub id: ExperimentId,
     /// Description of the user.
     pub description: String,
     /// Labels of the user.
@@ -80,11 +82,13 @@ pub struct Experiment {
     /// Trials so far.
     pub num_trials: i64,
     /// Its trials, in listings that give none empty.
-    pub trial_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    pub trial_ids: Vec<TrialId>,
     /// Display name of the owner; empty = the user name.
     pub display_name: String,
     /// Id of the user who owns it.
-    pub user_id: i64,
+    #[schema(value_type = i64)]
+    pub user_id: UserId,
     /// User name of the owner.
     pub username: String,
     /// Pool it runs in.
@@ -101,17 +105,21 @@ pub struct Experiment {
     /// Notes of the user, Markdown.
     pub notes: String,
     /// Its entry in the job queue.
-    pub job_id: String,
+    #[schema(value_type = String)]
+    pub job_id: JobId,
     /// Experiment it was forked from.
-    pub forked_from: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub forked_from: Option<ExperimentId>,
     /// How far it is, from 0 to 1; `None` = not known.
     pub progress: Option<Float>,
     /// Project it is in.
-    pub project_id: i64,
+    #[schema(value_type = i64)]
+    pub project_id: ProjectId,
     /// Name of the project.
     pub project_name: String,
     /// Workspace it is in.
-    pub workspace_id: i64,
+    #[schema(value_type = i64)]
+    pub workspace_id: WorkspaceId,
     /// Name of the workspace.
     pub workspace_name: String,
     /// Whether the project or workspace is put away.
@@ -122,13 +130,15 @@ pub struct Experiment {
     /// The configuration as submitted.
     pub original_config: String,
     /// Owner of the project.
-    pub project_owner_id: i64,
+    #[schema(value_type = i64)]
+    pub project_owner_id: UserId,
     /// Bytes of its stored checkpoints.
     pub checkpoint_size: Int64,
     /// Stored checkpoints.
     pub checkpoint_count: i64,
     /// Trial with the best validation.
-    pub best_trial_id: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub best_trial_id: Option<TrialId>,
     /// The searcher's metric of that trial.
     pub best_trial_searcher_metric: Option<Float>,
     /// Whether its trials run outside the cluster.
@@ -178,11 +188,13 @@ pub struct CreateExperimentRequest {
     /// Check only; nothing is stored.
     pub validate_only: bool,
     /// Experiment to fork; its files are used when none are given.
-    pub parent_id: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub parent_id: Option<ExperimentId>,
     /// Start at once; otherwise it stays paused.
     pub activate: bool,
     /// Project; 0 and 1 leave the choice to the configuration.
-    pub project_id: i64,
+    #[schema(value_type = i64)]
+    pub project_id: ProjectId,
     /// Template below the configuration.
     pub template: Option<String>,
     /// Further templates below the configuration, each over the ones before it (an addition of ours).
@@ -313,9 +325,13 @@ pub struct GetExperimentsQuery {
     /// Only these owners, by name.
     pub users: Vec<String>,
     /// Only these owners, by number.
-    pub user_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    #[param(value_type = Vec<i64>)]
+    pub user_ids: Vec<UserId>,
     /// Only this project; 0 = all.
-    pub project_id: i64,
+    #[schema(value_type = i64)]
+    #[param(value_type = i64)]
+    pub project_id: ProjectId,
     /// Only these ids.
     #[param(value_type = Option<Int32FieldFilter>, style = DeepObject)]
     pub experiment_id_filter: Int32FieldFilter,
@@ -339,7 +355,9 @@ pub struct GetExperimentsResponse {
 #[into_params(parameter_in = Query)]
 pub struct GetExperimentLabelsQuery {
     /// Only this project; `None` or 0 = all.
-    pub project_id: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    #[param(value_type = Option<i64>)]
+    pub project_id: Option<ProjectId>,
 }
 
 /// Answer of `GetExperimentLabels`.
@@ -363,7 +381,8 @@ pub struct GetBestSearcherValidationMetricResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct ValidationHistoryEntry {
     /// Trial that set the record.
-    pub trial_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_id: TrialId,
     /// When the value was reached.
     pub end_time: Timestamp,
     /// The value of the searcher's metric, better than all before it.
@@ -383,7 +402,8 @@ pub struct GetExperimentValidationHistoryResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchExperiment {
     /// Repeats the path.
-    pub id: i64,
+    #[schema(value_type = i64)]
+    pub id: ExperimentId,
     /// New name; not blank.
     pub name: Option<String>,
     /// New description.
@@ -444,7 +464,8 @@ pub struct PatchExperimentResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct ContinueExperimentRequest {
     /// The ended experiment.
-    pub id: i64,
+    #[schema(value_type = i64)]
+    pub id: ExperimentId,
     /// Changes of its configuration, YAML text.
     pub override_config: String,
 }
@@ -501,7 +522,8 @@ pub struct GetModelDefTreeResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct GetModelDefFileRequest {
     /// Repeats the path of the request.
-    pub experiment_id: i64,
+    #[schema(value_type = i64)]
+    pub experiment_id: ExperimentId,
     /// Path of the file in the model definition.
     pub path: String,
 }
@@ -529,11 +551,14 @@ pub struct BulkExperimentFilters {
     /// Only these states.
     pub states: Vec<ExperimentState>,
     /// Only these owners.
-    pub user_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    pub user_ids: Vec<UserId>,
     /// Only this project; 0 = all.
-    pub project_id: i64,
+    #[schema(value_type = i64)]
+    pub project_id: ProjectId,
     /// Not these.
-    pub excluded_experiment_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    pub excluded_experiment_ids: Vec<ExperimentId>,
 }
 
 /// Body of the bulk actions: `ActivateExperiments`, `ArchiveExperiments`, `CancelExperiments`, `DeleteExperiments`,
@@ -542,11 +567,13 @@ pub struct BulkExperimentFilters {
 #[serde(rename_all = "camelCase", default)]
 pub struct BulkExperimentsRequest {
     /// Experiments by id; ignored when there are filters.
-    pub experiment_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    pub experiment_ids: Vec<ExperimentId>,
     /// Experiments by properties.
     pub filters: Option<BulkExperimentFilters>,
     /// Repeats the path.
-    pub project_id: i64,
+    #[schema(value_type = i64)]
+    pub project_id: ProjectId,
 }
 
 /// Body of `PutExperimentRetainLogs`.
@@ -554,7 +581,8 @@ pub struct BulkExperimentsRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct PutExperimentRetainLogsRequest {
     /// Repeats the path.
-    pub experiment_id: i64,
+    #[schema(value_type = i64)]
+    pub experiment_id: ExperimentId,
     /// Days after the end of a task, -1 to 32767; -1 = for ever. Must be given.
     pub num_days: Option<i64>,
 }
@@ -564,13 +592,15 @@ pub struct PutExperimentRetainLogsRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct PutExperimentsRetainLogsRequest {
     /// Experiments by id; ignored when there are filters.
-    pub experiment_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    pub experiment_ids: Vec<ExperimentId>,
     /// Experiments by properties.
     pub filters: Option<BulkExperimentFilters>,
     /// See [`PutExperimentRetainLogsRequest`].
     pub num_days: Option<i64>,
     /// Repeats the path.
-    pub project_id: i64,
+    #[schema(value_type = i64)]
+    pub project_id: ProjectId,
 }
 
 /// What became of one experiment in a bulk action.
@@ -580,7 +610,8 @@ pub struct ExperimentActionResult {
     /// Why not; empty = done.
     pub error: String,
     /// Number of the experiment.
-    pub id: i64,
+    #[schema(value_type = i64)]
+    pub id: ExperimentId,
 }
 
 /// Answer of the bulk actions.
@@ -596,9 +627,11 @@ pub struct BulkExperimentsResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct MoveExperimentRequest {
     /// Repeats the path.
-    pub experiment_id: i64,
+    #[schema(value_type = i64)]
+    pub experiment_id: ExperimentId,
     /// The project that it moves to.
-    pub destination_project_id: i64,
+    #[schema(value_type = i64)]
+    pub destination_project_id: ProjectId,
 }
 
 /// Body of `MoveExperiments`.
@@ -606,11 +639,14 @@ pub struct MoveExperimentRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct MoveExperimentsRequest {
     /// Experiments by id; ignored when there are filters.
-    pub experiment_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    pub experiment_ids: Vec<ExperimentId>,
     /// Experiments by properties.
     pub filters: Option<BulkExperimentFilters>,
     /// Repeats the path.
-    pub project_id: i64,
+    #[schema(value_type = i64)]
+    pub project_id: ProjectId,
     /// The project that they move to.
-    pub destination_project_id: i64,
+    #[schema(value_type = i64)]
+    pub destination_project_id: ProjectId,
 }

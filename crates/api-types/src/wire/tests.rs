@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::UserId;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -398,7 +399,7 @@ fn a_query_repeats_keys_and_dots_nested_ones() {
     .unwrap();
     assert_eq!((query.limit, query.archived), (200, Some(false)));
     assert_eq!(query.users, ["ann", "bob b"]);
-    assert_eq!(query.user_ids, [1, 2]);
+    assert_eq!(query.user_ids, [1, 2].map(UserId));
     assert_eq!(
         query.states,
         [ExperimentState::Active, ExperimentState::Completed]

@@ -126,8 +126,8 @@ pub(super) fn submission(body: CreateExperimentRequest) -> AppResult<NewExperime
         config: body.config,
         files: context_files("modelDefinition", body.model_definition)?,
         activate: body.activate,
-        project_id: Some(body.project_id).filter(|id| *id != 0).map(ProjectId),
-        parent_id: body.parent_id.filter(|id| *id != 0).map(ExperimentId),
+        project_id: body.project_id.given(),
+        parent_id: body.parent_id.and_then(ExperimentId::given),
         templates: body
             .template
             .into_iter()
@@ -224,7 +224,7 @@ async fn continue_experiment(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<ContinueExperimentRequest>,
 ) -> Answer {
-    let id = ExperimentId(body.id);
+    let id = body.id;
     if id.0 <= 0 {
         return Err(AppError::invalid("field \"id\" must name the experiment to continue").into());
     }
@@ -277,7 +277,7 @@ async fn get_experiment_labels(
     Caller(master, actor): Caller,
     WireQuery(query): WireQuery<GetExperimentLabelsQuery>,
 ) -> Answer {
-    let project = query.project_id.filter(|id| *id != 0).map(ProjectId);
+    let project = query.project_id.and_then(ProjectId::given);
     let labels = reads::experiments::labels(&master.sources.experiments, &actor, project).await?;
     message(&GetExperimentLabelsResponse { labels })
 }
@@ -326,7 +326,7 @@ async fn get_experiment_validation_history(
     let records =
         reads::experiments::validation_history(&master.sources.experiments, &actor, id).await?;
     let entry = |record: Record| ValidationHistoryEntry {
-        trial_id: record.trial_id.0,
+        trial_id: record.trial_id,
         end_time: Timestamp(record.at),
         searcher_metric: Float(record.metric),
     };

@@ -63,10 +63,10 @@ async fn launch_tensorboard(
     Caller(master, actor): Caller,
     WireBody(mut body): WireBody<LaunchTensorboardRequest>,
 ) -> Answer {
-    let more = body.filters.take().map(|filters| {
-        let project = ProjectId(filters.project_id);
-        (project, BulkSelection::Meant(Box::new(filters)))
-    });
+    let more = body
+        .filters
+        .take()
+        .map(|filters| (filters.project_id, BulkSelection::Meant(Box::new(filters))));
     let shows = TensorBoardRequest {
         experiment_ids: std::mem::take(&mut body.experiment_ids)
             .into_iter()

@@ -34,10 +34,10 @@ pub fn routes() -> Routes {
 }
 
 /// The experiments that a request is about.
-fn chosen(ids: Vec<i64>, filters: Option<BulkExperimentFilters>) -> BulkSelection {
+fn chosen(ids: Vec<ExperimentId>, filters: Option<BulkExperimentFilters>) -> BulkSelection {
     match filters {
         Some(filters) => BulkSelection::Meant(Box::new(filters)),
-        None => BulkSelection::Ids(ids.into_iter().map(ExperimentId).collect()),
+        None => BulkSelection::Ids(ids),
     }
 }
 
@@ -47,7 +47,7 @@ fn answer(outcomes: Vec<(ExperimentId, AppResult<()>)>) -> Answer {
         error: outcome
             .err()
             .map_or_else(String::new, |error| error.message),
-        id: id.0,
+        id,
     };
     message(&BulkExperimentsResponse {
         results: outcomes.into_iter().map(result).collect(),
@@ -172,7 +172,7 @@ async fn move_experiment(
     PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<MoveExperimentRequest>,
 ) -> Answer {
-    let to = ProjectId(body.destination_project_id);
+    let to = body.destination_project_id;
     act(&master.actions, &actor, id, Action::Move(to)).await?;
     empty()
 }
@@ -186,7 +186,7 @@ async fn move_experiments(
     PathId(project_id): PathId<ProjectId>,
     WireBody(body): WireBody<MoveExperimentsRequest>,
 ) -> Answer {
-    let to = ProjectId(body.destination_project_id);
+    let to = body.destination_project_id;
     let chosen = chosen(body.experiment_ids, body.filters);
     answer(
         act_on_all(

@@ -55,13 +55,9 @@ pub(crate) async fn page<'m>(
         name: text(&query.name),
         description: text(&query.description),
         labels: query.labels.clone(),
-        owners: owners(
-            sources,
-            &query.users,
-            query.user_ids.iter().copied().map(UserId),
-        ),
+        owners: owners(sources, &query.users, &query.user_ids),
         archived: query.archived,
-        project_id: Some(query.project_id).filter(|id| *id != 0).map(ProjectId),
+        project_id: query.project_id.given(),
         ..Filter::default()
     };
     if filter.archived == Some(false) && filter.project_id.is_none() {
@@ -114,15 +110,14 @@ pub(crate) async fn chosen(
         BulkSelection::Ids(ids) => return Ok(ids),
         BulkSelection::Meant(filters) => filters,
     };
-    let excluded = filters.excluded_experiment_ids.iter().copied();
     let mut filter = Filter {
         name: text(&filters.name),
         description: text(&filters.description),
         labels: filters.labels.clone(),
-        owners: owners(sources, &[], filters.user_ids.iter().copied().map(UserId)),
+        owners: owners(sources, &[], &filters.user_ids),
         archived: filters.archived,
         project_id: named_project(project_id),
-        not_ids: excluded.map(ExperimentId).collect(),
+        not_ids: filters.excluded_experiment_ids,
         ..Filter::default()
     };
     apply_states(sources, &mut filter, &filters.states).await?;
@@ -135,19 +130,15 @@ fn text(text: &str) -> Option<String> {
 }
 
 /// Owners by name or number; a name that no user has matches nothing.
-fn owners(
-    sources: &ExperimentSources,
-    names: &[String],
-    ids: impl ExactSizeIterator<Item = UserId>,
-) -> Option<Vec<UserId>> {
-    if names.is_empty() && ids.len() == 0 {
+fn owners(sources: &ExperimentSources, names: &[String], ids: &[UserId]) -> Option<Vec<UserId>> {
+    if names.is_empty() && ids.is_empty() {
         return None;
     }
     let named = names
         .iter()
         .filter_map(|name| sources.auth.user_by_name(name))
         .map(|user| user.id);
-    Some(named.chain(ids).collect())
+    Some(named.chain(ids.iter().copied()).collect())
 }
 
 fn apply_ids(filter: &mut Filter, ids: &Int32FieldFilter) {
