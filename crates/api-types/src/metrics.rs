@@ -2,7 +2,7 @@
 
 mod incoming;
 
-use det_ids::RunId;
+use det_ids::{ReportId, RunId, TrialId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -26,7 +26,8 @@ pub struct Metrics {
 #[serde(rename_all = "camelCase", default)]
 pub struct TrialMetrics {
     /// The trial; the path wins.
-    pub trial_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_id: TrialId,
     /// Which run of the trial reports; must be its current one.
     #[schema(value_type = i64)]
     pub trial_run_id: RunId,
@@ -48,7 +49,8 @@ pub struct ReportTrialMetricsRequest {
     pub group: String,
     /// Identity of this report within the trial, chosen by the sender, so that a repeated one is not a second point
     /// (an addition of ours); `None` from clients that know none.
-    pub report_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub report_id: Option<ReportId>,
 }
 
 /// Query of `GetTrainingMetrics` and `GetValidationMetrics`.
@@ -57,7 +59,9 @@ pub struct ReportTrialMetricsRequest {
 #[into_params(parameter_in = Query)]
 pub struct GetTrialMetricsQuery {
     /// Trials to read.
-    pub trial_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    #[param(value_type = Vec<i64>)]
+    pub trial_ids: Vec<TrialId>,
 }
 
 /// Query of `GetMetrics`.
@@ -66,7 +70,9 @@ pub struct GetTrialMetricsQuery {
 #[into_params(parameter_in = Query)]
 pub struct GetMetricsQuery {
     /// Trials to read.
-    pub trial_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    #[param(value_type = Vec<i64>)]
+    pub trial_ids: Vec<TrialId>,
     /// Group to read; empty = all.
     pub group: String,
 }
@@ -76,7 +82,8 @@ pub struct GetMetricsQuery {
 #[serde(rename_all = "camelCase", default)]
 pub struct MetricsReport {
     /// Number of the trial.
-    pub trial_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_id: TrialId,
     /// When it was measured.
     pub end_time: Timestamp,
     /// The stored document: `validation_metrics` for the validation group, `avg_metrics` and `batch_metrics` for every

@@ -1,6 +1,6 @@
 //! System metrics of trials and other tasks: as supervisors report them, and as the older operations of the profiler give them.
 
-use det_ids::RunId;
+use det_ids::{AgentId, ContainerId, ReportId, RunId, TrialId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -14,7 +14,8 @@ pub struct ReportSystemMetricsRequest {
     #[schema(value_type = i64)]
     pub trial_run_id: RunId,
     /// The agent whose machine was measured.
-    pub agent_id: String,
+    #[schema(value_type = String)]
+    pub agent_id: AgentId,
     /// Whether some of the reports may have been sent before, without an answer.
     pub again: bool,
     /// What was measured, oldest first.
@@ -26,7 +27,8 @@ pub struct ReportSystemMetricsRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct SystemMetricsReport {
     /// Identity of the report within the run, so that a repeated one is not a second point.
-    pub report_id: String,
+    #[schema(value_type = String)]
+    pub report_id: ReportId,
     /// When it was made.
     pub time: Timestamp,
     /// Values by name, or by label and name, for each of the groups `gpu`, `cpu`, `memory`, `disk` and `network`.
@@ -48,7 +50,8 @@ pub struct ReportSystemMetricsResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct ReportTaskSystemMetricsRequest {
     /// The agent whose machine was measured.
-    pub agent_id: String,
+    #[schema(value_type = String)]
+    pub agent_id: AgentId,
     /// What was measured, oldest first. The id of each is that of the container, `-`, and the report's number in it, from 1:
     /// what is sent again is stored once.
     pub reports: Vec<SystemMetricsReport>,
@@ -85,7 +88,8 @@ pub struct TaskSystemMetrics {
     /// When it was made.
     pub time: Timestamp,
     /// Id of the container.
-    pub container_id: String,
+    #[schema(value_type = String)]
+    pub container_id: ContainerId,
     /// Values by agent and name, or by agent, label and name, as metrics of trials have them.
     pub values: Object,
 }
@@ -112,11 +116,13 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 pub struct TrialProfilerMetricLabels {
     /// Number of the trial.
-    pub trial_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_id: TrialId,
     /// Name of the metric, such as `gpu_util`.
     pub name: String,
     /// The agent whose machine was measured; empty where none was named.
-    pub agent_id: String,
+    #[schema(value_type = String)]
+    pub agent_id: AgentId,
     /// UUID of the GPU, for metrics of GPUs; path of the file system, for `disk_util`; else empty.
     pub gpu_uuid: String,
     /// Kind of the metric.
@@ -178,7 +184,8 @@ pub struct GetTrialProfilerMetricsQuery {
 #[serde(rename_all = "camelCase", default)]
 pub struct ProfilerSeriesFilter {
     /// See [`TrialProfilerMetricLabels`].
-    pub agent_id: String,
+    #[schema(value_type = String)]
+    pub agent_id: AgentId,
     /// See [`TrialProfilerMetricLabels`].
     pub gpu_uuid: String,
     /// See [`TrialProfilerMetricLabels`].

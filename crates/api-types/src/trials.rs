@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::RunId;
+use det_ids::{CheckpointId, ExperimentId, RunId, TaskId, TrialId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -52,9 +52,11 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 pub struct Trial {
     /// Number, counted from 1 over the whole cluster.
-    pub id: i64,
+    #[schema(value_type = i64)]
+    pub id: TrialId,
     /// The experiment it belongs to.
-    pub experiment_id: i64,
+    #[schema(value_type = i64)]
+    pub experiment_id: ExperimentId,
     /// When it was created.
     pub start_time: Timestamp,
     /// When it ended; `None` = it has not.
@@ -78,9 +80,11 @@ pub struct Trial {
     /// Seconds from start to end or now.
     pub wall_clock_time: Float,
     /// Checkpoint it started from.
-    pub warm_start_checkpoint_uuid: String,
+    #[schema(value_type = String)]
+    pub warm_start_checkpoint_uuid: CheckpointId,
     /// Its first task; `None` = it has none yet.
-    pub task_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub task_id: Option<TaskId>,
     /// Bytes of its stored checkpoints.
     pub total_checkpoint_size: Int64,
     /// Stored checkpoints.
@@ -88,7 +92,8 @@ pub struct Trial {
     /// Statistics of each metric by group.
     pub summary_metrics: Option<Object>,
     /// All its tasks, in order.
-    pub task_ids: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub task_ids: Vec<TaskId>,
     /// The searcher's metric of its best validation.
     pub searcher_metric_value: Option<Float>,
     /// Days its logs are kept after the end of a task; −1 = for ever, `None` = the cluster's default.
@@ -110,7 +115,8 @@ pub struct Trial {
 #[serde(rename_all = "camelCase", default)]
 pub struct PutTrialRetainLogsRequest {
     /// Repeats the path.
-    pub trial_id: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub trial_id: Option<TrialId>,
     /// Days after the end of a task, -1 to 32767; -1 = for ever. Must be given.
     pub num_days: Option<i64>,
 }
@@ -142,7 +148,8 @@ pub struct MetricsWorkload {
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointWorkload {
     /// The checkpoint; empty while it is not stored.
-    pub uuid: String,
+    #[schema(value_type = String)]
+    pub uuid: CheckpointId,
     /// When it was reported.
     pub end_time: Option<Timestamp>,
     /// Whether its files exist: all, some or none of them.
@@ -304,7 +311,9 @@ pub struct GetTrialWorkloadsResponse {
 #[into_params(parameter_in = Query)]
 pub struct CompareTrialsQuery {
     /// The trials; at least one.
-    pub trial_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    #[param(value_type = Vec<i64>)]
+    pub trial_ids: Vec<TrialId>,
     /// Points of each metric at most; 0 = 1000.
     pub max_datapoints: i64,
     /// Metrics of the group that `group` or `metric_type` names.
@@ -371,7 +380,8 @@ pub struct CompareTrialsResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct ReportTrialProgressRequest {
     /// Repeats the path.
-    pub trial_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_id: TrialId,
     /// How far the trial is: a fraction of 1 when `is_raw`, else units of the searcher.
     pub progress: Float,
     /// Whether `progress` is a fraction.
@@ -414,7 +424,8 @@ pub struct TrialRunnerMetadata {
 #[serde(rename_all = "camelCase", default)]
 pub struct RunPrepareForReportingRequest {
     /// The run, which is the trial.
-    pub run_id: i64,
+    #[schema(value_type = i64)]
+    pub run_id: TrialId,
     /// Checkpoint storage the trial really uses; `None` = it stores none.
     pub checkpoint_storage: Option<Object>,
 }
@@ -440,7 +451,8 @@ pub struct GetRunMetadataResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct PostRunMetadataRequest {
     /// Repeats the path.
-    pub run_id: i64,
+    #[schema(value_type = i64)]
+    pub run_id: TrialId,
     /// Replaces the stored metadata.
     pub metadata: Object,
 }
@@ -458,7 +470,8 @@ pub struct PostRunMetadataResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct CreateTrialRequest {
     /// Its experiment, which must be unmanaged.
-    pub experiment_id: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub experiment_id: Option<ExperimentId>,
     /// Hyperparameters of the trial, by name.
     pub hparams: Option<Object>,
     /// Must be true: the master creates the trials that it runs.
@@ -505,7 +518,8 @@ pub struct GetTrialByExternalIdResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchTrialRequest {
     /// Repeats the path.
-    pub trial_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_id: TrialId,
     /// Running, completed or failed; `None` = it runs.
     pub state: Option<TrialState>,
 }
@@ -523,7 +537,8 @@ pub struct PatchTrialResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct StartTrialRequest {
     /// Repeats the path.
-    pub trial_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_id: TrialId,
     /// Whether it goes on from the newest checkpoint of its runs before.
     pub resume: Option<bool>,
 }
@@ -536,7 +551,8 @@ pub struct StartTrialResponse {
     #[schema(value_type = i64)]
     pub trial_run_id: RunId,
     /// UUID of the checkpoint to go on from; `None` = from the beginning.
-    pub latest_checkpoint: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub latest_checkpoint: Option<CheckpointId>,
     /// Steps of that checkpoint; 0 without one.
     pub steps_completed: i64,
 }

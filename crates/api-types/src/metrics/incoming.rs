@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use det_ids::RunId;
+use det_ids::{ReportId, RunId, TrialId};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -32,7 +32,7 @@ pub struct IncomingReport {
     /// See [`ReportTrialMetricsRequest`].
     pub group: String,
     /// See [`ReportTrialMetricsRequest`].
-    pub report_id: Option<String>,
+    pub report_id: Option<ReportId>,
 }
 
 /// Reads the body of `ReportTrialMetrics`.
@@ -92,14 +92,14 @@ struct PlainRequest<'a> {
     metrics: PlainTrialMetrics<'a>,
     group: String,
     #[serde(default, alias = "report_id")]
-    report_id: Option<String>,
+    report_id: Option<ReportId>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PlainTrialMetrics<'a> {
     #[serde(default, alias = "trial_id", rename = "trialId")]
-    _trial_id: i64,
+    _trial_id: TrialId,
     #[serde(alias = "trial_run_id")]
     trial_run_id: RunId,
     #[serde(default, alias = "steps_completed")]

@@ -51,11 +51,6 @@ async fn report_trial_metrics(
     empty()
 }
 
-/// What a sender calls its report; an empty text is no name.
-pub(super) fn report_id(text: String) -> Option<ReportId> {
-    Some(text).filter(|id| !id.is_empty()).map(ReportId)
-}
-
 /// A report off the wire; the path's trial wins over the body's.
 fn report(trial_id: TrialId, incoming: IncomingReport) -> Report {
     Report {
@@ -68,7 +63,7 @@ fn report(trial_id: TrialId, incoming: IncomingReport) -> Report {
             .map_or_else(det_store::now, |time| time.0),
         metrics: incoming.avg_metrics,
         batches: incoming.batch_metrics,
-        report_id: incoming.report_id.and_then(report_id),
+        report_id: incoming.report_id.and_then(ReportId::given),
         may_repeat: true,
     }
 }
@@ -82,13 +77,8 @@ async fn get_metrics(
     WireQuery(query): WireQuery<GetMetricsQuery>,
 ) -> StreamAnswer {
     let group = Some(query.group).filter(|group| !group.is_empty());
-    let reports = reads::metrics::reports(
-        &master.sources.metrics,
-        &actor,
-        trials(&query.trial_ids),
-        group,
-    )
-    .await?;
+    let reports =
+        reads::metrics::reports(&master.sources.metrics, &actor, query.trial_ids, group).await?;
     Ok(stream(reports, shutdown).await)
 }
 
@@ -102,13 +92,8 @@ async fn get_training_metrics(
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
 ) -> StreamAnswer {
     let group = Some(TRAINING.to_owned());
-    let reports = reads::metrics::reports(
-        &master.sources.metrics,
-        &actor,
-        trials(&query.trial_ids),
-        group,
-    )
-    .await?;
+    let reports =
+        reads::metrics::reports(&master.sources.metrics, &actor, query.trial_ids, group).await?;
     Ok(stream(reports, shutdown).await)
 }
 
@@ -122,18 +107,9 @@ async fn get_validation_metrics(
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
 ) -> StreamAnswer {
     let group = Some(VALIDATION.to_owned());
-    let reports = reads::metrics::reports(
-        &master.sources.metrics,
-        &actor,
-        trials(&query.trial_ids),
-        group,
-    )
-    .await?;
+    let reports =
+        reads::metrics::reports(&master.sources.metrics, &actor, query.trial_ids, group).await?;
     Ok(stream(reports, shutdown).await)
-}
-
-fn trials(ids: &[i64]) -> Vec<TrialId> {
-    ids.iter().copied().map(TrialId).collect()
 }
 
 async fn stream(reports: Reports, shutdown: CancellationToken) -> Response {
@@ -166,7 +142,7 @@ async fn send_all(mut reports: Reports, out: &mpsc::Sender<AppResult<Bytes>>) ->
 fn chunk(message: Vec<(Source, StoredReport)>) -> AppResult<MetricsChunk> {
     let document = |(source, report): (Source, StoredReport)| {
         Ok(MetricsReport {
-            trial_id: source.trial_id.0,
+            trial_id: source.trial_id,
             end_time: Timestamp(report.at),
             metrics: metrics_document(&source.group, &report)?,
             total_batches: source.step,

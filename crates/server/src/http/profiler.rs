@@ -13,7 +13,7 @@ use det_api_types::profiler::{
     TrialProfilerMetricLabels, TrialProfilerMetricsBatch,
 };
 use det_api_types::wire::{Float, Object, Timestamp};
-use det_ids::{AgentId, TaskId, TrialId};
+use det_ids::{TaskId, TrialId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,6 @@ use crate::app::reads::task_metrics;
 use crate::error::{AppError, AppResult};
 use crate::http::answers::send_in_time;
 use crate::http::extract::{Caller, PathId, Reporter, Shutdown, WireBody, WireQuery};
-use crate::http::metrics::report_id;
 use crate::http::respond::{self, Answer, StreamAnswer, empty, message};
 use crate::http::routes::{Routes, routes};
 
@@ -54,7 +53,7 @@ async fn report_system_metrics(
 ) -> Answer {
     let measured = Measurements {
         run_id: body.trial_run_id,
-        agent_id: body.agent_id.into(),
+        agent_id: body.agent_id,
         again: body.again,
         reports: measured_reports(body.reports),
     };
@@ -66,7 +65,7 @@ async fn report_system_metrics(
 
 fn measured_reports(reports: Vec<SystemMetricsReport>) -> Vec<MeasuredReport> {
     let reports = reports.into_iter().map(|report| MeasuredReport {
-        report_id: report_id(report.report_id),
+        report_id: report.report_id.given(),
         at: report.time.0,
         groups: report.groups.0,
     });
@@ -84,7 +83,7 @@ async fn report_task_system_metrics(
 ) -> Answer {
     let reports = measured_reports(body.reports);
     (master.task_metrics)
-        .report(&actor, &task_id, &body.agent_id.into(), reports)
+        .report(&actor, &task_id, &body.agent_id, reports)
         .await?;
     message(&ReportSystemMetricsResponse { collect: true })
 }
@@ -103,7 +102,7 @@ async fn get_task_system_metrics(
     let metrics = page.found.into_iter().map(|of| TaskSystemMetrics {
         group: of.group,
         time: Timestamp(of.at),
-        container_id: of.container_id.0,
+        container_id: of.container_id,
         values: Object(of.values),
     });
     message(&GetTaskSystemMetricsResponse {
@@ -142,11 +141,11 @@ fn readings(batch: TrialProfilerMetricsBatch) -> AppResult<Readings> {
         )
     })?;
     Ok(Readings {
-        trial_id: TrialId(labels.trial_id),
+        trial_id: labels.trial_id,
         labels: SeriesLabels {
             kind,
             name: labels.name.into(),
-            agent_id: labels.agent_id.into(),
+            agent_id: labels.agent_id.0.into(),
             label: labels.gpu_uuid.into(),
         },
         readings: (values.into_iter().zip(batches).zip(times))
@@ -170,9 +169,9 @@ fn kind(kind: ProfilerMetricType) -> Option<SeriesKind> {
 
 fn labels(trial_id: TrialId, labels: &SeriesLabels) -> TrialProfilerMetricLabels {
     TrialProfilerMetricLabels {
-        trial_id: trial_id.0,
+        trial_id,
         name: labels.name.to_string(),
-        agent_id: labels.agent_id.to_string(),
+        agent_id: (*labels.agent_id).into(),
         gpu_uuid: labels.label.to_string(),
         metric_type: match labels.kind {
             SeriesKind::System => ProfilerMetricType::System,
@@ -186,7 +185,7 @@ fn filter(labels: ProfilerSeriesFilter) -> SeriesFilter {
     SeriesFilter {
         kind: kind(labels.metric_type),
         name: labels.name,
-        agent_id: Some(AgentId(labels.agent_id)).filter(|id| !id.as_str().is_empty()),
+        agent_id: labels.agent_id.given(),
         label: labels.gpu_uuid,
     }
 }

@@ -219,7 +219,7 @@ async fn run_prepare_for_reporting(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<RunPrepareForReportingRequest>,
 ) -> Answer {
-    if body.run_id <= 0 {
+    if body.run_id.0 <= 0 {
         return Err(
             AppError::invalid("field \"runId\" must name the run, which is the trial").into(),
         );
@@ -227,7 +227,7 @@ async fn run_prepare_for_reporting(
     let storage = body.checkpoint_storage.map(|storage| storage.0);
     let storage_id = master
         .trials
-        .start_run(&actor, TrialId(body.run_id), storage)
+        .start_run(&actor, body.run_id, storage)
         .await?;
     message(&RunPrepareForReportingResponse {
         storage_id: Some(storage_id),

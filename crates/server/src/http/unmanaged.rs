@@ -62,11 +62,11 @@ fn new_trial(body: CreateTrialRequest) -> AppResult<(ExperimentId, Map<String, V
             "field \"unmanaged\" must be true: the master creates the trials that it runs, as their search asks for them",
         ));
     }
-    let experiment_id = body.experiment_id.filter(|id| *id > 0).ok_or_else(|| {
+    let experiment_id = body.experiment_id.filter(|id| id.0 > 0).ok_or_else(|| {
         AppError::invalid("field \"experimentId\" is missing: a trial belongs to an experiment")
     })?;
     let hparams = body.hparams.unwrap_or_default().0;
-    Ok((ExperimentId(experiment_id), hparams))
+    Ok((experiment_id, hparams))
 }
 
 /// Adds a trial to an unmanaged experiment.
@@ -136,7 +136,7 @@ async fn start_trial(
     let run = master.unmanaged.start(&actor, id, resumes).await?;
     message(&StartTrialResponse {
         trial_run_id: run.run_id,
-        latest_checkpoint: run.latest_checkpoint.map(Into::into),
+        latest_checkpoint: run.latest_checkpoint,
         steps_completed: run.steps_completed,
     })
 }

@@ -7,7 +7,6 @@ use det_api_types::trials::{
     MetricType,
 };
 use det_api_types::wire::{Float, Object, Timestamp};
-use det_ids::TrialId;
 use det_store::series::Point;
 use serde_json::{Map, Value, json};
 
@@ -45,7 +44,7 @@ async fn compare_trials(
     let groups = groups(&query)?;
     let look = look(&query)?;
     let now = det_store::now();
-    let ids: Vec<TrialId> = query.trial_ids.into_iter().map(TrialId).collect();
+    let ids = query.trial_ids;
     let mut trials = Vec::with_capacity(ids.len());
     for compared in compare(&master.sources.trials, &actor, ids, &groups, &look).await? {
         let (row, parts) = compared.trial;

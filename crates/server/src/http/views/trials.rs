@@ -10,6 +10,7 @@ use det_api_types::trials::{
 };
 use det_api_types::wire::{Float, Int64, Object, RawList, RawObject, Timestamp};
 use det_config::experiment::{mask_member, mask_with_variables, may_hold_secrets};
+use det_ids::TaskId;
 use det_store::StoreError;
 use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
@@ -41,10 +42,10 @@ pub fn trial(row: &TrialRow, parts: &TrialParts, now: i64) -> Result<Trial, Stor
     };
     let is_paused = state == TrialState::Paused;
     let task = parts.tasks.iter().find(|task| task.id == row.task_id);
-    let task_ids: Vec<String> = parts.tasks.iter().map(|task| task.id.to_string()).collect();
+    let task_ids: Vec<TaskId> = parts.tasks.iter().map(|task| task.id.clone()).collect();
     Ok(Trial {
-        id: row.id.0,
-        experiment_id: row.experiment_id.0,
+        id: row.id,
+        experiment_id: row.experiment_id,
         start_time: Timestamp(row.created_at),
         end_time: row.ended_at.map(Timestamp),
         state,
@@ -60,11 +61,7 @@ pub fn trial(row: &TrialRow, parts: &TrialParts, now: i64) -> Result<Trial, Stor
             .transpose()?,
         runner_state: row.runner_state.clone(),
         wall_clock_time: Float(seconds),
-        warm_start_checkpoint_uuid: row
-            .warm_start_checkpoint
-            .as_ref()
-            .map(ToString::to_string)
-            .unwrap_or_default(),
+        warm_start_checkpoint_uuid: row.warm_start_checkpoint.clone().unwrap_or_default(),
         task_id: task_ids.first().cloned(),
         total_checkpoint_size: Int64(row.checkpoint_bytes),
         checkpoint_count: row.checkpoint_count,
@@ -152,7 +149,7 @@ pub fn metrics_workload(report: StoredReport, batches: BatchMetrics) -> MetricsW
 /// A checkpoint as an entry of a trial's history.
 pub fn checkpoint_workload(row: &CheckpointRow) -> Result<CheckpointWorkload, StoreError> {
     Ok(CheckpointWorkload {
-        uuid: row.uuid.to_string(),
+        uuid: row.uuid.clone(),
         end_time: Some(Timestamp(row.reported_at)),
         state: CheckpointState::from_name(row.state.name()).unwrap_or_default(),
         resources: resources(row)?
@@ -344,8 +341,8 @@ pub(crate) mod tests {
         let shown = trial(&row(), &parts, 3_500_000).unwrap();
         assert_eq!(shown.state, TrialState::Running);
         assert_eq!(shown.restarts, 5, "shown capped");
-        assert_eq!(shown.task_id.as_deref(), Some("3.r"));
-        assert_eq!(shown.task_ids, ["3.r", "3.r-1"]);
+        assert_eq!(shown.task_id, Some("3.r".into()));
+        assert_eq!(shown.task_ids, ["3.r", "3.r-1"].map(TaskId::from));
         // What its current task has.
         assert_eq!(shown.log_retention_days, Some(7));
         assert_eq!(shown.log_policy_matched.as_deref(), Some("policy of 3.r"));
