@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::{AllocationId, CheckpointId, ExperimentId, TaskId, TrialId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -54,11 +55,14 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 pub struct Checkpoint {
     /// Chosen by the client, version 4.
-    pub uuid: String,
+    #[schema(value_type = String)]
+    pub uuid: CheckpointId,
     /// Task that wrote it.
-    pub task_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub task_id: Option<TaskId>,
     /// Attempt that wrote it; `None` outside the cluster.
-    pub allocation_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub allocation_id: Option<AllocationId>,
     /// When it was reported.
     pub report_time: Option<Timestamp>,
     /// Size in bytes of each file; directories end in `/` and count 0.
@@ -78,9 +82,11 @@ pub struct Checkpoint {
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointTrainingMetadata {
     /// The trial; `None` = no training information.
-    pub trial_id: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub trial_id: Option<TrialId>,
     /// Number of the experiment; `None` = no training information.
-    pub experiment_id: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub experiment_id: Option<ExperimentId>,
     /// The experiment's effective configuration. Its storage section must be complete, since clients download with it.
     pub experiment_config: Option<Object>,
     /// Hyperparameters of the trial.
@@ -153,7 +159,8 @@ pub struct PatchCheckpointsRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchCheckpoint {
     /// UUID of the checkpoint.
-    pub uuid: String,
+    #[schema(value_type = String)]
+    pub uuid: CheckpointId,
     /// The files that are left; `None` = untouched.
     pub resources: Option<PatchCheckpointResources>,
 }
@@ -171,7 +178,8 @@ pub struct PatchCheckpointResources {
 #[serde(rename_all = "camelCase", default)]
 pub struct DeleteCheckpointsRequest {
     /// Checkpoints to delete.
-    pub checkpoint_uuids: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub checkpoint_uuids: Vec<CheckpointId>,
 }
 
 /// Body of `CheckpointsRemoveFiles`.
@@ -179,7 +187,8 @@ pub struct DeleteCheckpointsRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct CheckpointsRemoveFilesRequest {
     /// Checkpoints to take files from.
-    pub checkpoint_uuids: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub checkpoint_uuids: Vec<CheckpointId>,
     /// Patterns of the files; not empty, no `..`.
     pub checkpoint_globs: Vec<String>,
 }

@@ -12,7 +12,7 @@ use det_api_types::checkpoints::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::Int64;
-use det_ids::{AllocationId, CheckpointId, ExperimentId};
+use det_ids::{CheckpointId, ExperimentId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -95,19 +95,14 @@ fn report(body: Checkpoint) -> AppResult<CheckpointReport> {
         }
     }
     Ok(CheckpointReport {
-        uuid: body.uuid.into(),
-        task_id: body.task_id.unwrap_or_default().into(),
-        allocation_id: body.allocation_id.map(AllocationId),
+        uuid: body.uuid,
+        task_id: body.task_id.unwrap_or_default(),
+        allocation_id: body.allocation_id,
         metadata: body.metadata.0,
         resources: sizes(body.resources),
         reported_at: body.report_time.map(|time| time.0),
         storage_id: body.storage_id,
     })
-}
-
-/// The checkpoints that a request names.
-fn ids(uuids: Vec<String>) -> Vec<CheckpointId> {
-    uuids.into_iter().map(CheckpointId).collect()
 }
 
 fn sizes(resources: BTreeMap<String, Int64>) -> BTreeMap<String, i64> {
@@ -157,7 +152,7 @@ async fn patch_checkpoints(
         .into_iter()
         .map(|change| {
             (
-                change.uuid.into(),
+                change.uuid,
                 change.resources.map(|left| sizes(left.resources)),
             )
         })
@@ -175,7 +170,7 @@ async fn delete_checkpoints(
 ) -> Answer {
     master
         .checkpoint_removal
-        .delete(&actor, ids(body.checkpoint_uuids))
+        .delete(&actor, body.checkpoint_uuids)
         .await?;
     empty()
 }
@@ -189,7 +184,7 @@ async fn checkpoints_remove_files(
 ) -> Answer {
     master
         .checkpoint_removal
-        .remove_matching(&actor, ids(body.checkpoint_uuids), body.checkpoint_globs)
+        .remove_matching(&actor, body.checkpoint_uuids, body.checkpoint_globs)
         .await?;
     empty()
 }

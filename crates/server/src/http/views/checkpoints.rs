@@ -60,8 +60,8 @@ pub fn checkpoint(
     let training = match training {
         None => CheckpointTrainingMetadata::default(),
         Some(training) => CheckpointTrainingMetadata {
-            trial_id: Some(training.trial.id.0),
-            experiment_id: Some(training.trial.experiment_id.0),
+            trial_id: Some(training.trial.id),
+            experiment_id: Some(training.trial.experiment_id),
             experiment_config: Some(training.config.clone()),
             hparams: Some(hyperparameters(training.trial)?),
             training_metrics: training
@@ -75,9 +75,9 @@ pub fn checkpoint(
         },
     };
     Ok(Checkpoint {
-        uuid: row.uuid.to_string(),
-        task_id: Some(row.task_id.to_string()),
-        allocation_id: row.allocation_id.as_ref().map(ToString::to_string),
+        uuid: row.uuid.clone(),
+        task_id: Some(row.task_id.clone()),
+        allocation_id: row.allocation_id.clone(),
         report_time: Some(Timestamp(row.reported_at)),
         resources: resources(row)?
             .into_iter()
