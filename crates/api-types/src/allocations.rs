@@ -1,5 +1,6 @@
 //! Allocations: one attempt's claim on slots, and the reports and requests of its containers.
 
+use det_ids::{AllocationId, ContainerId, TaskId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -11,9 +12,11 @@ use crate::wire::{Object, Timestamp};
 #[serde(rename_all = "camelCase", default)]
 pub struct Allocation {
     /// Id of the task.
-    pub task_id: String,
+    #[schema(value_type = String)]
+    pub task_id: TaskId,
     /// Its id: `<task>.<n>`.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// How far it is; with several containers, how far the last of them is.
     pub state: TaskState,
     /// Whether it may be used: service up, or all containers have met.
@@ -43,13 +46,16 @@ pub struct GetAllocationResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct AcceleratorData {
     /// Id of the container.
-    pub container_id: String,
+    #[schema(value_type = String)]
+    pub container_id: ContainerId,
     /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// Host name.
     pub node_name: String,
     /// Id of the task.
-    pub task_id: String,
+    #[schema(value_type = String)]
+    pub task_id: TaskId,
     /// Product name.
     pub accelerator_type: String,
     /// Stable identities of the accelerators, as the driver reports them.
@@ -63,7 +69,8 @@ pub struct AcceleratorData {
 #[serde(rename_all = "camelCase", default)]
 pub struct PostAllocationAcceleratorDataRequest {
     /// Repeats the path.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// What the container finds.
     pub accelerator_data: AcceleratorData,
 }
@@ -73,7 +80,8 @@ pub struct PostAllocationAcceleratorDataRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationReadyRequest {
     /// Repeats the path.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
 }
 
 /// Body of `AllocationWaiting`.
@@ -81,7 +89,8 @@ pub struct AllocationReadyRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationWaitingRequest {
     /// Repeats the path.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
 }
 
 /// Body of `MarkAllocationResourcesDaemon`.
@@ -89,9 +98,11 @@ pub struct AllocationWaitingRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct MarkAllocationResourcesDaemonRequest {
     /// Repeats the path.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// Repeats the path.
-    pub resources_id: String,
+    #[schema(value_type = String)]
+    pub resources_id: ContainerId,
 }
 
 /// How the containers of an allocation find each other. Element *i* of each list belongs to rank *i*; 0 is the chief.
@@ -136,7 +147,8 @@ pub struct AllocationPreemptionSignalResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct AckAllocationPreemptionSignalRequest {
     /// Repeats the path.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
 }
 
 /// Body of `AllocationPendingPreemptionSignal`.
@@ -144,7 +156,8 @@ pub struct AckAllocationPreemptionSignalRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationPendingPreemptionSignalRequest {
     /// Repeats the path.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
 }
 
 /// Body of `AllocationAllGather`.
@@ -152,7 +165,8 @@ pub struct AllocationPendingPreemptionSignalRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationAllGatherRequest {
     /// Repeats the path.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// Identity of the member; joining again with it replaces the first call.
     pub request_uuid: Option<String>,
     /// Members to wait for.
@@ -174,7 +188,8 @@ pub struct AllocationAllGatherResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct PostAllocationProxyAddressRequest {
     /// Repeats the path.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// Address under which the task's services are reached.
     pub proxy_address: String,
 }

@@ -1,5 +1,6 @@
 //! Paging, ordering and the other small parts that many resources share.
 
+use det_ids::AllocationId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -41,7 +42,8 @@ pub struct Failure {
     /// What failed, a sentence.
     pub reason: String,
     /// The attempt that failed; empty = none is known.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// The moment at which that ended.
     pub end_time: Option<Timestamp>,
     /// The last lines of its code, shortened; of a gang those of the rank that failed first. Of an entry of a list the last

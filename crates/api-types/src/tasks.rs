@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::{AllocationId, ContainerId, JobId, PlaceId, TaskId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -88,7 +89,8 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 pub struct Task {
     /// Id of the task.
-    pub task_id: String,
+    #[schema(value_type = String)]
+    pub task_id: TaskId,
     /// Kind of the task.
     pub task_type: TaskType,
     /// Its attempts, running ones first, then the newest first: clients look at the first one.
@@ -102,9 +104,11 @@ pub struct Task {
     /// Configuration of a generic task, JSON text.
     pub config: Option<String>,
     /// Generic task it was forked from.
-    pub forked_from: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub forked_from: Option<TaskId>,
     /// Generic task it belongs to.
-    pub parent_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub parent_id: Option<TaskId>,
     /// Whether a generic task cannot be paused.
     pub no_pause: Option<bool>,
     /// Why it does not run yet (an addition of ours).
@@ -160,7 +164,8 @@ pub struct GetTasksQuery {
 #[serde(rename_all = "camelCase", default)]
 pub struct GetTasksResponse {
     /// Summaries by allocation id.
-    pub allocation_id_to_summary: BTreeMap<String, AllocationSummary>,
+    #[schema(value_type = BTreeMap<String, AllocationSummary>)]
+    pub allocation_id_to_summary: BTreeMap<AllocationId, AllocationSummary>,
     /// Generic tasks that are paused: they have no live allocation (an addition of ours).
     pub paused_tasks: Vec<Task>,
     /// Generic tasks that ended in the last 24 hours, if they were asked for (an addition of ours).
@@ -172,11 +177,14 @@ pub struct GetTasksResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationSummary {
     /// Id of the task.
-    pub task_id: String,
+    #[schema(value_type = String)]
+    pub task_id: TaskId,
     /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// Job of its task (an addition of ours).
-    pub job_id: String,
+    #[schema(value_type = String)]
+    pub job_id: JobId,
     /// Display name.
     pub name: String,
     /// When it entered the queue.
@@ -212,15 +220,19 @@ pub struct AllocationSummary {
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcesSummary {
     /// Its resource id.
-    pub resources_id: String,
+    #[schema(value_type = String)]
+    pub resources_id: ContainerId,
     /// `docker-container`, `process`.
     pub resources_type: String,
     /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// Devices by agent.
-    pub agent_devices: BTreeMap<String, ResourcesSummaryDevices>,
+    #[schema(value_type = BTreeMap<String, ResourcesSummaryDevices>)]
+    pub agent_devices: BTreeMap<PlaceId, ResourcesSummaryDevices>,
     /// Its container id.
-    pub container_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub container_id: Option<ContainerId>,
     /// Set once it has started.
     pub started: Option<ResourcesStarted>,
     /// Set once it has ended.

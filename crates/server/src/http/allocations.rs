@@ -77,10 +77,10 @@ async fn post_accelerator_data(
     WireBody(body): WireBody<PostAllocationAcceleratorDataRequest>,
 ) -> Answer {
     let mut data = body.accelerator_data;
-    let container_id = ContainerId(data.container_id.clone());
+    let container_id = data.container_id.clone();
     let complete = |row: AllocationRow| {
-        data.allocation_id = row.id.0;
-        data.task_id = row.task_id.0;
+        data.allocation_id = row.id;
+        data.task_id = row.task_id;
         data.resource_pool = row.resource_pool;
         serde_json::to_value(&data).map_err(AppError::internal)
     };
@@ -263,7 +263,7 @@ const GIFT_TREE_BYTES: usize = 16 << 20;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct PlainGift<'a> {
     #[serde(default, rename = "allocationId")]
-    _allocation_id: Option<String>,
+    _allocation_id: Option<AllocationId>,
     request_uuid: String,
     num_peers: i64,
     #[serde(borrow)]

@@ -86,8 +86,8 @@ pub fn allocation(row: &AllocationRow) -> Allocation {
         AllocationState::Ready | AllocationState::Preempting | AllocationState::Saving
     );
     Allocation {
-        task_id: row.task_id.to_string(),
-        allocation_id: row.id.to_string(),
+        task_id: row.task_id.clone(),
+        allocation_id: row.id.clone(),
         state: state(row),
         is_ready: Some(ready),
         start_time: row.placed_at.map(Timestamp),
@@ -100,10 +100,9 @@ pub fn allocation(row: &AllocationRow) -> Allocation {
 
 /// How a trial or a task failed.
 pub(crate) fn failure(failure: &Failure) -> WireFailure {
-    let allocation_id = failure.allocation_id.as_ref();
     WireFailure {
         reason: failure.reason.clone(),
-        allocation_id: allocation_id.map(ToString::to_string).unwrap_or_default(),
+        allocation_id: failure.allocation_id.clone().unwrap_or_default(),
         end_time: failure.ended_at.map(Timestamp),
         last_lines: failure.last_lines.clone(),
     }
@@ -134,8 +133,8 @@ pub(crate) fn task(view: &TaskView) -> Task {
     {
         task.task_state = Some(generic_state(row.state));
         task.config = Some(config.to_string());
-        task.parent_id = document.parent_id.as_ref().map(ToString::to_string);
-        task.forked_from = generic.forked_from.as_ref().map(ToString::to_string);
+        task.parent_id.clone_from(&document.parent_id);
+        task.forked_from.clone_from(&generic.forked_from);
         task.no_pause = Some(generic.no_pause);
     }
     task
@@ -161,20 +160,20 @@ fn without_attempts(row: &LaunchedTask, live: &Live) -> Task {
         priority: Some(row.priority),
         scheduler_type: pool.map(|(policy, _)| scheduler_name(*policy).to_owned()),
         priority_order: pool.map(|(_, order)| order.to_string()),
-        task_id: row.id.to_string(),
+        task_id: row.id.clone(),
         task_type: task_type(row.kind),
         start_time: Timestamp(row.created_at),
         end_time: row.ended_at.map(Timestamp),
         task_state: Some(generic_state(row.state)),
         last_failure: live.failures.get(&row.id).map(failure),
-        parent_id: row.parent_id.as_ref().map(ToString::to_string),
+        parent_id: row.parent_id.clone(),
         username: live.owners.get(&row.owner_id).cloned(),
         description: Some(row.description.clone()),
         resource_pool: Some(row.resource_pool.clone()),
         ..Task::default()
     };
     if let TaskDetails::Generic(generic) = &row.details {
-        task.forked_from = generic.forked_from.as_ref().map(ToString::to_string);
+        task.forked_from.clone_from(&generic.forked_from);
         task.no_pause = Some(generic.no_pause);
     }
     task
@@ -182,7 +181,7 @@ fn without_attempts(row: &LaunchedTask, live: &Live) -> Task {
 
 fn plain_task(row: &TaskRow, allocations: &[AllocationRow]) -> Task {
     Task {
-        task_id: row.id.to_string(),
+        task_id: row.id.clone(),
         task_type: task_type(row.kind),
         allocations: allocations.iter().map(allocation).collect(),
         start_time: Timestamp(row.created_at),
@@ -216,7 +215,7 @@ fn scheduler_name(policy: Policy) -> &'static str {
 }
 
 /// Summaries of live allocations by id.
-pub(crate) fn summaries(live: &Live) -> BTreeMap<String, AllocationSummary> {
+pub(crate) fn summaries(live: &Live) -> BTreeMap<AllocationId, AllocationSummary> {
     let mut known: BTreeMap<&PlaceId, (Vec<Device>, &PlaceRuntime)> = BTreeMap::new();
     for agent in &live.agents {
         known.insert(&agent.id, (agent.capacity.devices(), &agent.runtime));
@@ -248,9 +247,9 @@ pub(crate) fn summaries(live: &Live) -> BTreeMap<String, AllocationSummary> {
             let description = live.descriptions.get(&row.task_id);
             let services = live.services.get(&row.id);
             let summary = AllocationSummary {
-                task_id: row.task_id.to_string(),
-                allocation_id: row.id.to_string(),
-                job_id: row.job_id.to_string(),
+                task_id: row.task_id.clone(),
+                allocation_id: row.id.clone(),
+                job_id: row.job_id.clone(),
                 name: row.label().title(),
                 registered_time: Some(Timestamp(row.requested_at)),
                 resource_pool: row.resource_pool.clone(),
@@ -270,7 +269,7 @@ pub(crate) fn summaries(live: &Live) -> BTreeMap<String, AllocationSummary> {
                 description: description.cloned().unwrap_or_default(),
                 wait_reason: wait_reason(row),
             };
-            (row.id.to_string(), summary)
+            (row.id.clone(), summary)
         })
         .collect()
 }
@@ -329,19 +328,19 @@ fn resources(
         | None => None,
     };
     ResourcesSummary {
-        resources_id: container.id.to_string(),
+        resources_id: container.id.clone(),
         resources_type: match (runs_in, agent) {
             (RunsIn::Machine, Some((_, PlaceRuntime::Agent(RuntimeKind::Process)))) => {
                 RuntimeKind::Process.name().into()
             }
             (RunsIn::Machine | RunsIn::Pod, _) => runs_in.resources_type().into(),
         },
-        allocation_id: container.allocation_id.to_string(),
+        allocation_id: container.allocation_id.clone(),
         agent_devices: BTreeMap::from([(
-            container.place_id.to_string(),
+            container.place_id.clone(),
             ResourcesSummaryDevices { devices },
         )]),
-        container_id: Some(container.id.to_string()),
+        container_id: Some(container.id.clone()),
         started,
         exited: None,
     }
@@ -535,7 +534,7 @@ pub(crate) mod tests {
     #[test]
     fn a_summary_joins_container_agent_and_job() {
         let all = summaries(&running(RunsIn::Machine, "process"));
-        let summary = &all["3.abc.1"];
+        let summary = &all[&"3.abc.1".into()];
         assert_eq!(summary.name, "Trial 7 (Experiment 3)");
         assert_eq!(summary.scheduler_type, "fair_share");
         assert_eq!(summary.priority, Some(42));
@@ -546,8 +545,8 @@ pub(crate) mod tests {
             .collect();
         assert_eq!(ports, [("3.abc", 80, false), ("3.abc:22", 22, true)]);
         let resources = &summary.resources[0];
-        assert_eq!(resources.container_id.as_deref(), Some("c"));
-        assert_eq!(resources.agent_devices["a"].devices.len(), 1);
+        assert_eq!(resources.container_id, Some("c".into()));
+        assert_eq!(resources.agent_devices[&"a".into()].devices.len(), 1);
         assert_eq!(
             resources.started.as_ref().unwrap().addresses[0].host_port,
             40000
@@ -558,7 +557,7 @@ pub(crate) mod tests {
     fn the_type_of_resources_is_that_of_the_pools_manager() {
         let shown = |runs_in, runtime| {
             let all = summaries(&running(runs_in, runtime));
-            all["3.abc.1"].resources[0].resources_type.clone()
+            all[&"3.abc.1".into()].resources[0].resources_type.clone()
         };
         assert_eq!(shown(RunsIn::Machine, "process"), "process");
         assert_eq!(shown(RunsIn::Machine, "docker"), "docker-container");
