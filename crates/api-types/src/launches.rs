@@ -1,5 +1,6 @@
 //! Tasks that users launch by themselves: commands, shells and generic tasks.
 
+use det_ids::{ExperimentId, JobId, ProjectId, TaskId, TrialId, UserId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -42,9 +43,13 @@ pub struct GetLaunchesQuery {
     /// Only those of users with these names.
     pub users: Vec<String>,
     /// Only those of users with these numbers.
-    pub user_ids: Vec<i64>,
+    #[schema(value_type = Vec<i64>)]
+    #[param(value_type = Vec<i64>)]
+    pub user_ids: Vec<UserId>,
     /// Only those in this workspace; 0 = in all.
-    pub workspace_id: i64,
+    #[schema(value_type = i64)]
+    #[param(value_type = i64)]
+    pub workspace_id: WorkspaceId,
 }
 
 /// Declares the messages of one kind of launched task: the object with what only this kind has, and the answers that contain
@@ -63,7 +68,8 @@ macro_rules! launched {
         #[serde(rename_all = "camelCase", default)]
         pub struct $object {
             /// Its id, a UUID.
-            pub id: String,
+            #[schema(value_type = String)]
+            pub id: TaskId,
             /// The name that its owner gave it, or one that was generated.
             pub description: String,
             /// How far it is.
@@ -75,7 +81,8 @@ macro_rules! launched {
             /// Name of its owner for display.
             pub display_name: String,
             /// Number of its owner.
-            pub user_id: i64,
+            #[schema(value_type = i64)]
+            pub user_id: UserId,
             /// Name of its owner.
             pub username: String,
             /// Pool that it waits or runs in.
@@ -90,9 +97,11 @@ macro_rules! launched {
             /// addition of ours).
             pub paused: bool,
             /// Its entry of the queue.
-            pub job_id: String,
+            #[schema(value_type = String)]
+            pub job_id: JobId,
             /// The workspace that it is in.
-            pub workspace_id: i64,
+            #[schema(value_type = i64)]
+            pub workspace_id: WorkspaceId,
             $($(#[$own_doc])* pub $own: $kind,)*
         }
 
@@ -109,7 +118,8 @@ macro_rules! launched {
             /// Not read; older clients send it.
             pub data: String,
             /// Workspace; 0 = Uncategorized.
-            pub workspace_id: i64,
+            #[schema(value_type = i64)]
+            pub workspace_id: WorkspaceId,
             /// Check only; nothing is stored.
             pub preview: bool,
             $($(#[$asked_doc])* pub $asked: $asked_kind,)*
@@ -162,7 +172,8 @@ macro_rules! launched {
         #[serde(rename_all = "camelCase", default)]
         pub struct $priority_request {
             /// The task again; the one in the address counts.
-            pub $id: String,
+            #[schema(value_type = String)]
+            pub $id: TaskId,
             /// 1 to 99; which goes first is the pool's.
             pub priority: i64,
         }
@@ -208,16 +219,20 @@ launched! {
     LaunchTensorboardRequest, LaunchTensorboardResponse, GetTensorboardResponse, GetTensorboardsResponse,
     TensorboardResponse, SetTensorboardPriorityRequest, tensorboard_id, {
         /// Experiments to show, with their trials.
-        experiment_ids: Vec<i64>,
+        #[schema(value_type = Vec<i64>)]
+        experiment_ids: Vec<ExperimentId>,
         /// Trials to show.
-        trial_ids: Vec<i64>,
+        #[schema(value_type = Vec<i64>)]
+        trial_ids: Vec<TrialId>,
         /// Experiments to show as well: those that match. `projectId` must be given.
         filters: Option<BulkExperimentFilters>,
     }, {
         /// The experiments that it shows.
-        experiment_ids: Vec<i64>,
+        #[schema(value_type = Vec<i64>)]
+        experiment_ids: Vec<ExperimentId>,
         /// The single trials that it shows.
-        trial_ids: Vec<i64>,
+        #[schema(value_type = Vec<i64>)]
+        trial_ids: Vec<TrialId>,
         /// Its path on the master.
         service_address: String,
     }
@@ -228,7 +243,8 @@ launched! {
 #[serde(rename_all = "camelCase", default)]
 pub struct IdleNotebookRequest {
     /// The notebook again; the one in the address counts.
-    pub notebook_id: String,
+    #[schema(value_type = String)]
+    pub notebook_id: TaskId,
     /// Whether it is not in use.
     pub idle: bool,
 }
@@ -242,11 +258,14 @@ pub struct CreateGenericTaskRequest {
     /// The configuration, YAML text.
     pub config: String,
     /// Project whose workspace it goes into; 0 = Uncategorized.
-    pub project_id: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub project_id: Option<ProjectId>,
     /// Task whose configuration and files it begins with.
-    pub forked_from: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub forked_from: Option<TaskId>,
     /// Task that it belongs to.
-    pub parent_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub parent_id: Option<TaskId>,
     /// Whether it starts with the files of its parent.
     pub inherit_context: Option<bool>,
     /// Whether it is never paused.
@@ -262,7 +281,8 @@ pub struct CreateGenericTaskRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct CreateGenericTaskResponse {
     /// The new task.
-    pub task_id: String,
+    #[schema(value_type = String)]
+    pub task_id: TaskId,
     /// What the user should know.
     pub warnings: Vec<LaunchWarning>,
     /// Warnings about the configuration, as sentences (an addition of ours).
@@ -284,7 +304,8 @@ pub struct GetGenericTaskConfigResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct KillGenericTaskRequest {
     /// The task again; the one in the address counts.
-    pub task_id: String,
+    #[schema(value_type = String)]
+    pub task_id: TaskId,
     /// Whether everything ends that belongs to the same task as this one.
     pub kill_from_root: bool,
 }

@@ -35,7 +35,6 @@ async fn create_generic_task(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<CreateGenericTaskRequest>,
 ) -> Answer {
-    let task = |id: Option<String>| id.filter(|id| !id.is_empty()).map(TaskId);
     let request = LaunchRequest {
         kind: LaunchKind::Generic,
         config: body.config,
@@ -48,16 +47,16 @@ async fn create_generic_task(
         preview: body.preview,
         tensorboard: TensorBoardRequest::default(),
         generic: GenericRequest {
-            project_id: body.project_id.filter(|id| *id != 0).map(ProjectId),
-            parent: task(body.parent_id),
-            forked_from: task(body.forked_from),
+            project_id: body.project_id.and_then(ProjectId::given),
+            parent: body.parent_id.and_then(TaskId::given),
+            forked_from: body.forked_from.and_then(TaskId::given),
             inherit_context: body.inherit_context.unwrap_or_default(),
             no_pause: body.no_pause.unwrap_or_default(),
         },
     };
     let (made, _) = changes::launch(&master.changes.launches, &actor, request).await?;
     message(&CreateGenericTaskResponse {
-        task_id: made.id.map(|id| id.to_string()).unwrap_or_default(),
+        task_id: made.id.unwrap_or_default(),
         warnings: launch_warnings(made.slots_exceeded),
         messages: made.warnings,
         config: made.config.to_string(),

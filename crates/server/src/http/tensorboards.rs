@@ -6,7 +6,7 @@ use det_api_types::launches::{
     LaunchTensorboardResponse, SetTensorboardPriorityRequest, Tensorboard, TensorboardResponse,
 };
 use det_config::task::LaunchKind;
-use det_ids::{ExperimentId, ProjectId, TaskId, TrialId};
+use det_ids::TaskId;
 use det_taskspec::{TaskDetails, TaskKind};
 
 use crate::app::launches::TensorBoardRequest;
@@ -31,10 +31,7 @@ pub fn routes() -> Routes {
 
 fn tensorboard(view: &LaunchedView) -> Tensorboard {
     let (experiment_ids, trial_ids) = match &view.row.details {
-        TaskDetails::Tensorboard(own) => (
-            own.experiment_ids.iter().map(|id| id.0).collect(),
-            own.trial_ids.iter().map(|id| id.0).collect(),
-        ),
+        TaskDetails::Tensorboard(own) => (own.experiment_ids.clone(), own.trial_ids.clone()),
         _ => (Vec::new(), Vec::new()),
     };
     let service_address = service_address(view);
@@ -68,14 +65,8 @@ async fn launch_tensorboard(
         .take()
         .map(|filters| (filters.project_id, BulkSelection::Meant(Box::new(filters))));
     let shows = TensorBoardRequest {
-        experiment_ids: std::mem::take(&mut body.experiment_ids)
-            .into_iter()
-            .map(ExperimentId)
-            .collect(),
-        trial_ids: std::mem::take(&mut body.trial_ids)
-            .into_iter()
-            .map(TrialId)
-            .collect(),
+        experiment_ids: std::mem::take(&mut body.experiment_ids),
+        trial_ids: std::mem::take(&mut body.trial_ids),
     };
     let mut request = launch_request!(LaunchKind::Tensorboard, body);
     request.tensorboard = shows;

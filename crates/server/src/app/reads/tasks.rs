@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use det_api_types::launches::{GetLaunchesQuery, LaunchSortBy};
 use det_api_types::page::{OrderBy, Pagination};
 use det_authz::{Identity, Kind, Permission, Target};
-use det_ids::{AllocationId, ExperimentId, PriorityOrder, TaskId, UserId, WorkspaceId};
+use det_ids::{AllocationId, ExperimentId, PriorityOrder, TaskId, UserId};
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::task::TaskState;
 use det_scheduler::Policy;
@@ -296,7 +296,7 @@ pub(crate) async fn launched(
         .users
         .iter()
         .filter_map(|name| sources.auth.user_by_name(name));
-    let numbered = query.user_ids.iter().copied().map(UserId);
+    let numbered = query.user_ids.iter().copied();
     let owners: Vec<UserId> = named.map(|user| user.id).chain(numbered).collect();
     if owners.is_empty() && !query.users.is_empty() {
         return Ok(paging::slice(Vec::new(), query.offset, query.limit));
@@ -304,7 +304,7 @@ pub(crate) async fn launched(
     let filter = LaunchedFilter {
         kind: Some(kind),
         owners,
-        workspace_id: Some(WorkspaceId(query.workspace_id)).filter(|id| id.0 != 0),
+        workspace_id: query.workspace_id.given(),
         ended_after: Some(det_store::now() - LISTED_AFTER_END),
         ..LaunchedFilter::default()
     };

@@ -73,21 +73,21 @@ macro_rules! launched {
         let username = owner.map(|user| user.username.clone()).unwrap_or_default();
         let display_name = owner.map(|user| user.display_name.clone());
         $object {
-            id: view.row.id.to_string(),
+            id: view.row.id.clone(),
             description: view.row.description.clone(),
             state: $crate::http::views::launches::state(view),
             start_time: det_api_types::wire::Timestamp(view.row.created_at),
             container: $crate::http::views::launches::container(view),
             display_name: display_name.filter(|name| !name.is_empty()).unwrap_or_else(|| username.clone()),
-            user_id: view.row.owner_id.0,
+            user_id: view.row.owner_id,
             username,
             resource_pool: view.row.resource_pool.clone(),
             exit_status: $crate::http::views::launches::exit_status(view),
             exit_code: $crate::http::views::launches::exit_code(view),
             last_failure: view.failure.as_ref().map($crate::http::views::tasks::failure),
             paused: view.row.state == det_lifecycle::task::TaskState::Suspended,
-            job_id: view.row.job_id.to_string(),
-            workspace_id: view.row.workspace_id.0,
+            job_id: view.row.job_id.clone(),
+            workspace_id: view.row.workspace_id,
             $($more)*
         }
     }};
@@ -101,9 +101,7 @@ macro_rules! launch_request {
             kind: $kind,
             config: serde_json::Value::Object($body.config.0).to_string(),
             files: $crate::http::context_files::context_files("files", $body.files)?,
-            workspace_id: Some($body.workspace_id)
-                .filter(|id| *id != 0)
-                .map(det_ids::WorkspaceId),
+            workspace_id: $body.workspace_id.given(),
             templates: Some($body.template_name)
                 .into_iter()
                 .filter(|name| !name.is_empty())
