@@ -1,5 +1,6 @@
 //! The job queue.
 
+use det_ids::{AllocationId, JobId, PlaceId, UserId, WorkspaceId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -71,7 +72,8 @@ pub struct Job {
     /// User name of the owner.
     pub username: String,
     /// Id of the user who owns it.
-    pub user_id: i64,
+    #[schema(value_type = i64)]
+    pub user_id: UserId,
     /// Pool it is in.
     pub resource_pool: String,
     /// Whether it can be stopped and resumed.
@@ -83,7 +85,8 @@ pub struct Job {
     /// Experiment number or task id.
     pub entity_id: String,
     /// Id of the job, a UUID.
-    pub job_id: String,
+    #[schema(value_type = String)]
+    pub job_id: JobId,
     /// Slots it asks for at present.
     pub requested_slots: i64,
     /// Slots it has.
@@ -93,7 +96,8 @@ pub struct Job {
     /// How far it is, from 0 to 1.
     pub progress: Float,
     /// Workspace it is in.
-    pub workspace_id: i64,
+    #[schema(value_type = i64)]
+    pub workspace_id: WorkspaceId,
     /// Why it does not run yet (an addition of ours).
     pub wait_reason: Option<WaitReason>,
 }
@@ -116,7 +120,8 @@ pub struct LimitedJob {
     /// Share in a fair-share pool.
     pub weight: Option<Float>,
     /// Id of the job, a UUID.
-    pub job_id: String,
+    #[schema(value_type = String)]
+    pub job_id: JobId,
     /// Slots it asks for at present.
     pub requested_slots: i64,
     /// Slots it has.
@@ -124,7 +129,8 @@ pub struct LimitedJob {
     /// How far it is.
     pub progress: Option<Float>,
     /// Workspace it is in.
-    pub workspace_id: i64,
+    #[schema(value_type = i64)]
+    pub workspace_id: WorkspaceId,
 }
 
 /// A job as far as the caller may see it: exactly one member is set.
@@ -228,11 +234,14 @@ pub struct GetJobQueueStatsResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueControl {
     /// Id of the job, a UUID.
-    pub job_id: String,
+    #[schema(value_type = String)]
+    pub job_id: JobId,
     /// Move before this job.
-    pub ahead_of: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub ahead_of: Option<JobId>,
     /// Move behind this job.
-    pub behind_of: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub behind_of: Option<JobId>,
     /// New pool.
     pub resource_pool: Option<String>,
     /// New priority.
@@ -285,7 +294,8 @@ pub struct PoolSituation {
 #[serde(rename_all = "camelCase", default)]
 pub struct AwayAgent {
     /// Id of the agent.
-    pub agent: String,
+    #[schema(value_type = String)]
+    pub agent: PlaceId,
     /// Since when it is away.
     pub since: Timestamp,
     /// Until when the master waits for it; what it has is given up after that.
@@ -299,7 +309,8 @@ pub struct AwayAgent {
 #[serde(rename_all = "camelCase", default)]
 pub struct LostAgent {
     /// Id of the agent.
-    pub agent: String,
+    #[schema(value_type = String)]
+    pub agent: PlaceId,
     /// Slots that it had.
     pub slots: i64,
     /// When it was given up.
@@ -313,7 +324,8 @@ pub struct LostAgent {
 #[serde(rename_all = "camelCase", default)]
 pub struct JobAhead {
     /// Id of the job, a UUID.
-    pub job_id: String,
+    #[schema(value_type = String)]
+    pub job_id: JobId,
     /// Experiment number or task id.
     pub entity_id: String,
     /// What users call it: `experiment 3`, or the kind and the id of a task.
@@ -337,11 +349,13 @@ pub struct JobAhead {
 #[serde(rename_all = "camelCase", default)]
 pub struct SlotHolder {
     /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// Label for users, `trial 7 of experiment 3`; empty = only its id is known.
     pub label: String,
     /// Id of the job that the allocation belongs to, a UUID.
-    pub job_id: String,
+    #[schema(value_type = String)]
+    pub job_id: JobId,
     /// Display name.
     pub name: String,
     /// User name of the owner.
@@ -355,7 +369,8 @@ pub struct SlotHolder {
     /// Pool that it runs in.
     pub resource_pool: String,
     /// Agents it runs on, where that is the pool of the question.
-    pub agents: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub agents: Vec<PlaceId>,
     /// Whether it can be preempted.
     pub is_preemptible: bool,
     /// Whether it has been asked to stop.
@@ -369,7 +384,8 @@ pub struct SlotHolder {
 #[serde(rename_all = "camelCase", default)]
 pub struct WaitingTask {
     /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// Label for users, `trial 7 of experiment 3`; empty = only its id is known.
     pub label: String,
     /// Slots it asks for; 0 = a place for a task without slots.

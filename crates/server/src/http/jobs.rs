@@ -101,17 +101,16 @@ async fn update_job_queue(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<UpdateJobQueueRequest>,
 ) -> Answer {
-    let given = |text: Option<String>| text.filter(|t| !t.is_empty());
     let changes = body
         .updates
         .into_iter()
         .map(|update| QueueChange {
-            ahead_of: given(update.ahead_of).map(JobId),
-            behind_of: given(update.behind_of).map(JobId),
-            job_id: update.job_id.into(),
+            ahead_of: update.ahead_of.and_then(JobId::given),
+            behind_of: update.behind_of.and_then(JobId::given),
+            job_id: update.job_id,
             priority: update.priority,
             weight: update.weight.map(|weight| weight.0),
-            resource_pool: given(update.resource_pool),
+            resource_pool: update.resource_pool.filter(|pool| !pool.is_empty()),
         })
         .collect();
     master.queue.change(&actor, changes).await?;

@@ -30,7 +30,7 @@ pub fn explanation(explanation: &JobExplanation) -> ExplainJobResponse {
         .filter(|row| row.placed_at.is_none())
         .take(MOST)
         .map(|row| WaitingTask {
-            allocation_id: row.id.to_string(),
+            allocation_id: row.id.clone(),
             slots: row.slots,
             since: Timestamp(row.requested_at),
             resource_pool: row.resource_pool.clone(),
@@ -113,7 +113,7 @@ pub fn explanation(explanation: &JobExplanation) -> ExplainJobResponse {
         job: match &explanation.entry {
             Some(entry) => job_ahead(entry),
             None => JobAhead {
-                job_id: job_id.to_string(),
+                job_id: job_id.clone(),
                 entity_id: explanation.subject.entity_id(),
                 label: explanation.subject.label(),
                 name: explanation.subject.name(),
@@ -305,7 +305,7 @@ fn pool(explanation: &JobExplanation) -> PoolSituation {
             .away
             .iter()
             .map(|away| AwayAgent {
-                agent: away.id.to_string(),
+                agent: away.id.clone(),
                 since: Timestamp(away.since),
                 waited_until: Timestamp(away.until),
                 holds: held_on(explanation, &away.id),
@@ -313,7 +313,7 @@ fn pool(explanation: &JobExplanation) -> PoolSituation {
             .collect(),
         agents_lost: (explanation.lost.iter())
             .map(|lost| LostAgent {
-                agent: lost.id.to_string(),
+                agent: lost.id.clone(),
                 slots: lost.slots,
                 at: Timestamp(lost.at),
                 reason: lost.reason.clone(),
@@ -341,7 +341,7 @@ fn held_on(explanation: &JobExplanation, place: &PlaceId) -> Vec<String> {
 
 fn job_ahead(entry: &QueuedJob) -> JobAhead {
     JobAhead {
-        job_id: entry.job.id.to_string(),
+        job_id: entry.job.id.clone(),
         entity_id: entry.subject.entity_id(),
         label: entry.subject.label(),
         name: entry.subject.name(),
@@ -362,9 +362,9 @@ fn holders<'a>(
         .iter()
         .filter(|row| row.placed_at.is_some())
         .map(|row| SlotHolder {
-            allocation_id: row.id.to_string(),
+            allocation_id: row.id.clone(),
             label: row.label().to_string(),
-            job_id: entry.job.id.to_string(),
+            job_id: entry.job.id.clone(),
             name: entry.subject.name(),
             username: entry.subject.username().to_owned(),
             priority: i64::from(entry.job.priority),
@@ -376,7 +376,7 @@ fn holders<'a>(
                 .get(&row.id)
                 .into_iter()
                 .flatten()
-                .map(|(place, _)| place.to_string())
+                .map(|(place, _)| place.clone())
                 .collect(),
             is_preemptible: row.preemptible,
             is_stopping: is_stopping(row),
