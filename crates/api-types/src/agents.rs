@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use det_ids::{ContainerId, PlaceId, SlotId};
 use serde::{Deserialize, Serialize, Serializer};
 use utoipa::{IntoParams, ToSchema};
 
@@ -47,7 +48,8 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 pub struct Device {
     /// Number on the agent, counted from 0.
-    pub id: i64,
+    #[schema(value_type = i64)]
+    pub id: SlotId,
     /// Product name.
     pub brand: String,
     /// Stable identity.
@@ -62,7 +64,8 @@ pub struct Device {
 #[serde(rename_all = "camelCase", default)]
 pub struct Container {
     /// The container's id, which is also the resource id of allocation calls.
-    pub id: String,
+    #[schema(value_type = String)]
+    pub id: ContainerId,
     /// How far it is.
     pub state: ContainerState,
     /// Devices given to it.
@@ -147,14 +150,16 @@ fn by_number<S: Serializer>(
 #[serde(rename_all = "camelCase", default)]
 pub struct Agent {
     /// Id of the agent, unique over the cluster.
-    pub id: String,
+    #[schema(value_type = String)]
+    pub id: PlaceId,
     /// When it first connected.
     pub registered_time: Option<Timestamp>,
     /// Slots by key, which is a number; clients show the last path part of a key, in the order in which they come.
     #[serde(serialize_with = "by_number")]
     pub slots: BTreeMap<String, Slot>,
     /// Containers by id.
-    pub containers: BTreeMap<String, Container>,
+    #[schema(value_type = BTreeMap<String, Container>)]
+    pub containers: BTreeMap<ContainerId, Container>,
     /// Pools it belongs to.
     pub resource_pools: Vec<String>,
     /// Addresses under which its containers are reached.
@@ -237,7 +242,8 @@ pub struct EnableAgentResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct DisableAgentRequest {
     /// Repeats the path.
-    pub agent_id: String,
+    #[schema(value_type = String)]
+    pub agent_id: PlaceId,
     /// Let running tasks finish; otherwise they are killed.
     pub drain: bool,
 }
@@ -283,7 +289,8 @@ pub struct EnableSlotResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct DisableSlotRequest {
     /// Repeats the path.
-    pub agent_id: String,
+    #[schema(value_type = String)]
+    pub agent_id: PlaceId,
     /// Repeats the path.
     pub slot_id: String,
     /// Let the running task finish; otherwise it is killed.

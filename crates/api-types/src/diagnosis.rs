@@ -1,5 +1,6 @@
 //! What the processes of a trial do, and which rank keeps the others waiting: our own addition.
 
+use det_ids::{AllocationId, ContainerId, PlaceId, TrialId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -52,9 +53,11 @@ pub struct TaskDiagnosis {
 #[serde(rename_all = "camelCase", default)]
 pub struct PostAllocationDiagnosisRequest {
     /// Repeats the path.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// Repeats the path.
-    pub resources_id: String,
+    #[schema(value_type = String)]
+    pub resources_id: ContainerId,
     /// What the processes do.
     pub diagnosis: TaskDiagnosis,
 }
@@ -64,7 +67,8 @@ pub struct PostAllocationDiagnosisRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct DiagnoseTrialRequest {
     /// Repeats the path.
-    pub trial_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_id: TrialId,
     /// Seconds to wait for the answers of its containers, 0 to 60; 15 unless given.
     pub timeout_seconds: Option<i64>,
 }
@@ -78,9 +82,11 @@ pub struct RankDiagnosis {
     /// Number of its container in the allocation.
     pub container_rank: i64,
     /// Id of the container that the process runs in.
-    pub container_id: String,
+    #[schema(value_type = String)]
+    pub container_id: ContainerId,
     /// The agent that it runs on.
-    pub agent_id: String,
+    #[schema(value_type = String)]
+    pub agent_id: PlaceId,
     /// Whether it keeps the others waiting, as far as can be seen.
     pub odd: bool,
     /// What it does, as a part of a sentence: `sleeps`.
@@ -104,9 +110,11 @@ pub struct RankDiagnosis {
 #[serde(rename_all = "camelCase", default)]
 pub struct DiagnoseTrialResponse {
     /// Number of the trial.
-    pub trial_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_id: TrialId,
     /// The attempt that was looked at.
-    pub allocation_id: String,
+    #[schema(value_type = String)]
+    pub allocation_id: AllocationId,
     /// Seconds for which it has reported nothing and written nothing; `None` = this is not counted yet.
     pub silent_seconds: Option<i64>,
     /// What follows, a sentence.

@@ -32,7 +32,7 @@ pub fn device_type(kind: DeviceKind) -> DeviceType {
 /// A device on the wire.
 pub fn device(device: &OwnDevice) -> Device {
     Device {
-        id: i64::from(device.id.0),
+        id: device.id,
         brand: device.brand.clone(),
         uuid: device.uuid.clone(),
         kind: device_type(device.kind),
@@ -94,10 +94,10 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Agent {
     let takes_work = row.services.place == Service::Enabled && !away;
     let drains = away || row.services.place == Service::Draining;
     let mut containers = BTreeMap::new();
-    let mut holder: BTreeMap<u32, Container> = BTreeMap::new();
+    let mut holder: BTreeMap<SlotId, Container> = BTreeMap::new();
     for container in live {
         let shown = Container {
-            id: container.id.to_string(),
+            id: container.id.clone(),
             state: container_state(container.observed.as_ref()),
             devices: devices
                 .iter()
@@ -108,23 +108,23 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Agent {
             permission_denied: false,
         };
         for slot in &container.slots {
-            holder.insert(slot.0, shown.clone());
+            holder.insert(*slot, shown.clone());
         }
-        containers.insert(container.id.to_string(), shown);
+        containers.insert(container.id.clone(), shown);
     }
     let others = row
         .capacity
-        .used_by_others(|slot| holder.contains_key(&slot.0));
+        .used_by_others(|slot| holder.contains_key(&slot));
     for slot in others {
         // As clients know it: a container without a task.
         let container = Container {
-            id: "unknown".to_owned(),
+            id: "unknown".into(),
             state: container_state(None),
             devices: Vec::new(),
             parent: String::new(),
             permission_denied: false,
         };
-        holder.insert(slot.0, container);
+        holder.insert(slot, container);
     }
     let slots: BTreeMap<String, Slot> = devices
         .iter()
@@ -135,7 +135,7 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Agent {
                 id: number.to_string(),
                 device: device(own),
                 enabled: takes_work && service == Service::Enabled,
-                container: holder.remove(&number),
+                container: holder.remove(&own.id),
                 draining: drains || service == Service::Draining,
                 usage: None,
                 fault: (row.services.fault_of(own.id))
@@ -146,7 +146,7 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Agent {
         })
         .collect();
     Agent {
-        id: row.id.to_string(),
+        id: row.id.clone(),
         registered_time: Some(Timestamp(row.registered_at)),
         slot_stats: slot_stats(slots.values()),
         slots,
@@ -168,8 +168,7 @@ fn show_usage(agent: &mut Agent, uses: &Uses) {
         return;
     }
     for slot in agent.slots.values_mut() {
-        let number = u32::try_from(slot.device.id).unwrap_or(u32::MAX);
-        slot.usage = uses.get(&SlotId(number)).map(usage);
+        slot.usage = uses.get(&slot.device.id).map(usage);
     }
 }
 
@@ -342,7 +341,10 @@ mod tests {
             ..container()
         };
         let agents = agents(&[row()], &[aux]);
-        assert_eq!(agents[0].containers["c"].state, ContainerState::Assigned);
+        assert_eq!(
+            agents[0].containers[&"c".into()].state,
+            ContainerState::Assigned
+        );
         assert!(agents[0].slots.values().all(|s| s.container.is_none()));
     }
 }

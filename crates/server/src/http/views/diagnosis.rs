@@ -47,8 +47,8 @@ pub(crate) fn diagnosis(wire: TaskDiagnosis) -> Diagnosis {
 pub(crate) fn examination(found: &Examination) -> DiagnoseTrialResponse {
     let silent = found.silent.map(|silent| silent.as_secs());
     DiagnoseTrialResponse {
-        trial_id: found.trial_id.0,
-        allocation_id: found.allocation_id.to_string(),
+        trial_id: found.trial_id,
+        allocation_id: found.allocation_id.clone(),
         silent_seconds: silent.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX)),
         conclusion: found.finding.conclusion.clone(),
         ranks: found.finding.ranks.iter().map(|r| rank(found, r)).collect(),
@@ -61,8 +61,8 @@ fn rank(found: &Examination, rank: &Rank) -> RankDiagnosis {
     RankDiagnosis {
         rank: rank.rank,
         container_rank: rank.member.into(),
-        container_id: container.map(ToString::to_string).unwrap_or_default(),
-        agent_id: rank.place.clone(),
+        container_id: container.cloned().unwrap_or_default(),
+        agent_id: rank.place.as_str().into(),
         odd: rank.odd,
         activity: rank.activity.phrase().to_owned(),
         waits_in: rank.waits_in(),

@@ -57,7 +57,7 @@ pub(crate) fn service_address(view: &LaunchedView) -> String {
 pub(crate) fn container(view: &LaunchedView) -> Option<Container> {
     let (row, devices) = view.container.as_ref()?;
     Some(Container {
-        id: row.id.to_string(),
+        id: row.id.clone(),
         state: container_state(row.observed.as_ref()),
         devices: devices.iter().map(device).collect(),
         parent: String::new(),
