@@ -2,6 +2,7 @@
 
 mod incoming;
 
+use det_ids::{AgentId, AllocationId, ContainerId, TaskId, TrialId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -40,13 +41,17 @@ pub struct TaskLog {
     /// Must be unset: the store numbers records.
     pub id: Option<i64>,
     /// Id of the task.
-    pub task_id: String,
+    #[schema(value_type = String)]
+    pub task_id: TaskId,
     /// Id of the allocation: the task and the number of the attempt, `TASK.N`; `None` = not given.
-    pub allocation_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub allocation_id: Option<AllocationId>,
     /// The agent that the container ran on.
-    pub agent_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub agent_id: Option<AgentId>,
     /// In which container.
-    pub container_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub container_id: Option<ContainerId>,
     /// By which process of a distributed task, from 0.
     pub rank_id: Option<i64>,
     /// When it was printed; `None` = when it arrives.
@@ -106,13 +111,17 @@ pub struct PostTaskLogsRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct UnmanagedLog {
     /// Id of the task.
-    pub task_id: String,
+    #[schema(value_type = String)]
+    pub task_id: TaskId,
     /// The attempt; unmanaged trials have none.
-    pub allocation_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub allocation_id: Option<AllocationId>,
     /// The agent that the container ran on.
-    pub agent_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub agent_id: Option<AgentId>,
     /// In which container.
-    pub container_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub container_id: Option<ContainerId>,
     /// Rank, as it should be named.
     pub rank_id: Option<i64>,
     /// Rank, as the client names it.
@@ -139,11 +148,17 @@ pub struct LogsQuery {
     /// Keep the stream open until the task has ended.
     pub follow: bool,
     /// Only these attempts (tasks only).
-    pub allocation_ids: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    #[param(value_type = Vec<String>)]
+    pub allocation_ids: Vec<AllocationId>,
     /// Only these agents.
-    pub agent_ids: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    #[param(value_type = Vec<String>)]
+    pub agent_ids: Vec<AgentId>,
     /// Only these containers.
-    pub container_ids: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    #[param(value_type = Vec<String>)]
+    pub container_ids: Vec<ContainerId>,
     /// Only these ranks; −1 = records without one.
     pub rank_ids: Vec<i64>,
     /// Only these severities.
@@ -171,7 +186,8 @@ pub struct TaskLogsResponse {
     /// Number of the record, as text.
     pub id: String,
     /// Id of the task.
-    pub task_id: String,
+    #[schema(value_type = String)]
+    pub task_id: TaskId,
     /// When it was printed.
     pub timestamp: Timestamp,
     /// The line as clients print it, line feed included.
@@ -181,11 +197,14 @@ pub struct TaskLogsResponse {
     /// The text alone.
     pub log: String,
     /// Id of the allocation: the task and the number of the attempt, `TASK.N`; `None` = not given.
-    pub allocation_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub allocation_id: Option<AllocationId>,
     /// The agent that the container ran on.
-    pub agent_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub agent_id: Option<AgentId>,
     /// In which container.
-    pub container_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub container_id: Option<ContainerId>,
     /// By which process.
     pub rank_id: Option<i64>,
     /// Which program wrote it.
@@ -201,7 +220,8 @@ pub struct TrialLogsResponse {
     /// Number of the record, as text.
     pub id: String,
     /// Number of the trial.
-    pub trial_id: i64,
+    #[schema(value_type = i64)]
+    pub trial_id: TrialId,
     /// When it was printed.
     pub timestamp: Timestamp,
     /// The line as clients print it, line feed included.
@@ -209,9 +229,11 @@ pub struct TrialLogsResponse {
     /// Severity of the line.
     pub level: LogLevel,
     /// The agent that the container ran on.
-    pub agent_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub agent_id: Option<AgentId>,
     /// In which container.
-    pub container_id: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub container_id: Option<ContainerId>,
     /// By which process.
     pub rank_id: Option<i64>,
     /// The text alone.
@@ -236,11 +258,14 @@ pub struct LogFieldsQuery {
 #[serde(rename_all = "camelCase", default)]
 pub struct TaskLogsFieldsResponse {
     /// Allocations that occur in the log.
-    pub allocation_ids: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub allocation_ids: Vec<AllocationId>,
     /// Agents that occur in the log.
-    pub agent_ids: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub agent_ids: Vec<AgentId>,
     /// Containers that occur in the log.
-    pub container_ids: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub container_ids: Vec<ContainerId>,
     /// Ranks that occur in the log.
     pub rank_ids: Vec<i64>,
     /// Streams that occur in the log.
@@ -254,9 +279,11 @@ pub struct TaskLogsFieldsResponse {
 #[serde(rename_all = "camelCase", default)]
 pub struct TrialLogsFieldsResponse {
     /// Agents that occur in the log.
-    pub agent_ids: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub agent_ids: Vec<AgentId>,
     /// Containers that occur in the log.
-    pub container_ids: Vec<String>,
+    #[schema(value_type = Vec<String>)]
+    pub container_ids: Vec<ContainerId>,
     /// Ranks that occur in the log.
     pub rank_ids: Vec<i64>,
     /// Streams that occur in the log.
@@ -277,7 +304,9 @@ pub struct MasterLogsQuery {
     /// Keep the stream open.
     pub follow: bool,
     /// Only records that concern this trial, its experiment or its tasks; 0 = all. An addition of ours.
-    pub trial_id: i64,
+    #[schema(value_type = i64)]
+    #[param(value_type = i64)]
+    pub trial_id: TrialId,
 }
 
 /// A record of the master's own log.

@@ -106,7 +106,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// Text that names something: without the character NUL, which the general way has to deal with.
+/// Text that names something: without the character NUL, which the general way has to deal with. Of the ids of the other
+/// bodies each record would have a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Id<'a>(pub Cow<'a, str>);
 
@@ -171,10 +172,10 @@ mod tests {
         let logs = plain.logs.into_iter().map(|record| {
             SalvagedElement::Read(TaskLog {
                 id: None,
-                task_id: text(record.task_id),
-                allocation_id: record.allocation_id.map(text),
-                agent_id: record.agent_id.map(text),
-                container_id: record.container_id.map(text),
+                task_id: text(record.task_id).into(),
+                allocation_id: record.allocation_id.map(|id| text(id).into()),
+                agent_id: record.agent_id.map(|id| text(id).into()),
+                container_id: record.container_id.map(|id| text(id).into()),
                 rank_id: record.rank_id,
                 timestamp: record.timestamp.map(|t| t.0),
                 level: record.level.map(|l| l.0),

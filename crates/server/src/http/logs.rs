@@ -11,7 +11,7 @@ use det_api_types::logs::{
 };
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{SalvagedElement, Timestamp};
-use det_ids::{AgentId, AllocationId, ContainerId, LogLevel, LogSource, TaskId, TrialId, Word};
+use det_ids::{LogLevel, LogSource, TaskId, TrialId, Word};
 use det_store::logs::{LogLine, Origin, PackedLines, Packer, pack};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -60,9 +60,10 @@ fn plain_id<'a>(id: Option<&'a Id<'_>>) -> Option<&'a str> {
 }
 
 /// An identity of where a line comes from; blank is the same as none.
-fn stored_id(id: Option<String>) -> Option<String> {
-    id.map(|id| id.replace('\0', ""))
-        .filter(|id| !id.is_empty())
+fn stored_id<T: Into<String> + From<String>>(id: Option<T>) -> Option<T> {
+    let text: String = id?.into();
+    let text = text.replace('\0', "");
+    (!text.is_empty()).then(|| text.into())
 }
 
 fn stored_line(record: TaskLog, now: i64) -> LogLine {
@@ -73,9 +74,9 @@ fn stored_line(record: TaskLog, now: i64) -> LogLine {
         stdtype: stored_id(record.stdtype).map(Word::read),
         source: stored_id(record.source).map(Word::read),
         rank_id: record.rank_id,
-        allocation_id: stored_id(record.allocation_id).map(AllocationId),
-        container_id: stored_id(record.container_id).map(ContainerId),
-        agent_id: stored_id(record.agent_id).map(AgentId),
+        allocation_id: stored_id(record.allocation_id),
+        container_id: stored_id(record.container_id),
+        agent_id: stored_id(record.agent_id),
     }
 }
 
@@ -192,7 +193,7 @@ fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
         return Err(no_records());
     }
     let now = det_store::now();
-    let mut task: Option<String> = None;
+    let mut task: Option<TaskId> = None;
     let mut lines = Vec::with_capacity(body.logs.len());
     for (index, record) in body.logs.into_iter().enumerate() {
         let record = match record {
@@ -218,13 +219,13 @@ fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
             )));
         }
         match &task {
-            None => same_task(&mut None, &record.task_id, index)?,
-            Some(task) => same_task(&mut Some(task), &record.task_id, index)?,
+            None => same_task(&mut None, record.task_id.as_str(), index)?,
+            Some(task) => same_task(&mut Some(task.as_str()), record.task_id.as_str(), index)?,
         }
         task.get_or_insert_with(|| record.task_id.clone());
         lines.push(stored_line(record, now));
     }
-    let Some(task_id) = task.map(TaskId) else {
+    let Some(task_id) = task else {
         return Ok(None);
     };
     Ok(Some(Batch {
@@ -270,11 +271,11 @@ fn unmanaged_lines(
     for record in records
         .into_iter()
         .filter_map(SalvagedElement::read)
-        .filter(|record| !record.task_id.is_empty())
+        .filter(|record| !record.task_id.as_str().is_empty())
     {
         let line = TaskLog {
             id: None,
-            task_id: String::new(),
+            task_id: TaskId::default(),
             allocation_id: record.allocation_id,
             agent_id: record.agent_id,
             container_id: record.container_id,
@@ -286,7 +287,7 @@ fn unmanaged_lines(
             stdtype: record.stdtype,
         };
         of_task
-            .entry(TaskId(record.task_id))
+            .entry(record.task_id)
             .or_default()
             .push(stored_line(line, now));
     }
@@ -355,9 +356,9 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
         )),
     };
     let filter = LogFilter {
-        allocation_ids: query.allocation_ids.into_iter().map(AllocationId).collect(),
-        agent_ids: query.agent_ids.into_iter().map(AgentId).collect(),
-        container_ids: query.container_ids.into_iter().map(ContainerId).collect(),
+        allocation_ids: query.allocation_ids,
+        agent_ids: query.agent_ids,
+        container_ids: query.container_ids,
         rank_ids: query.rank_ids,
         levels: query.levels.into_iter().map(stored_level).collect(),
         stdtypes: query.stdtypes.into_iter().map(Word::read).collect(),

@@ -34,7 +34,7 @@ impl Entries {
         actor: &Actor,
         query: &MasterLogsQuery,
     ) -> AppResult<Self> {
-        let trial = Some(query.trial_id).filter(|id| *id != 0).map(TrialId);
+        let trial = query.trial_id.given();
         let selection = Selection::of(&sources.context.store, actor, trial).await?;
         if query.follow && query.limit > 0 {
             return Err(AppError::invalid(
