@@ -95,7 +95,9 @@ pub struct SlotUsage {
 #[serde(rename_all = "camelCase", default)]
 pub struct Slot {
     /// Number on the agent, as text.
-    pub id: String,
+    #[serde(serialize_with = "as_text")]
+    #[schema(value_type = String)]
+    pub id: SlotId,
     /// The device.
     pub device: Device,
     /// Whether work may be placed on it.
@@ -135,14 +137,10 @@ pub struct SlotStats {
     pub brand_stats: BTreeMap<String, DeviceStats>,
 }
 
-/// Writes slots in the order of their numbers: in that of their texts the eleventh would be the third.
-fn by_number<S: Serializer>(
-    slots: &BTreeMap<String, Slot>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    let mut slots: Vec<(&String, &Slot)> = slots.iter().collect();
-    slots.sort_by_key(|(key, _)| key.parse::<u64>().unwrap_or(u64::MAX));
-    serializer.collect_map(slots)
+/// Writes the number of a slot as clients have it, as text; both are read.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn as_text<S: Serializer>(slot: &SlotId, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(slot)
 }
 
 /// An agent.
@@ -155,8 +153,8 @@ pub struct Agent {
     /// When it first connected.
     pub registered_time: Option<Timestamp>,
     /// Slots by key, which is a number; clients show the last path part of a key, in the order in which they come.
-    #[serde(serialize_with = "by_number")]
-    pub slots: BTreeMap<String, Slot>,
+    #[schema(value_type = BTreeMap<String, Slot>)]
+    pub slots: BTreeMap<SlotId, Slot>,
     /// Containers by id.
     #[schema(value_type = BTreeMap<String, Container>)]
     pub containers: BTreeMap<ContainerId, Container>,
@@ -311,7 +309,7 @@ mod tests {
 
     #[test]
     fn slots_come_in_the_order_of_their_numbers() {
-        let slots = [10, 2, 0, 1, 11].map(|number: u32| (number.to_string(), Slot::default()));
+        let slots = [10, 2, 0, 1, 11].map(|number| (SlotId(number), Slot::default()));
         let agent = Agent {
             slots: BTreeMap::from(slots),
             ..Agent::default()

@@ -435,7 +435,8 @@ impl<'de> MapAccess<'de> for Entries {
         let Some((key, value)) = self.rest.next() else {
             return Ok(None);
         };
-        let name: StringDeserializer<WireError> = key.clone().into_deserializer();
+        // A key is text, also where its type is a number.
+        let name = Node::new(Value::String(key.clone()), self.origin);
         let result = seed.deserialize(name).map_err(|e| e.under_field(&key))?;
         self.pending = Some((key, value));
         Ok(Some(result))

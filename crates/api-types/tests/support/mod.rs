@@ -5,6 +5,7 @@ use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, IntoDeserializer, MapAccess, SeqAccess,
     Visitor,
 };
+use serde::forward_to_deserialize_any;
 
 /// Deepest level at which lists and maps still get an element; bounds types that contain themselves.
 const MAX_DEPTH: usize = 6;
@@ -112,8 +113,7 @@ impl<'de> Deserializer<'de> for Filler {
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-        const KEYS: &[&str] = &["own_key"];
-        visitor.visit_map(Keys(self, if self.depth < MAX_DEPTH { KEYS } else { &[] }))
+        visitor.visit_map(OneEntry(self, self.depth < MAX_DEPTH))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -154,6 +154,45 @@ impl<'de> SeqAccess<'de> for One {
             return Ok(None);
         }
         seed.deserialize(self.0.inner()).map(Some)
+    }
+}
+
+/// An entry of a map whose keys are texts or numbers, or none.
+struct OneEntry(Filler, bool);
+
+impl<'de> MapAccess<'de> for OneEntry {
+    type Error = Error;
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Error> {
+        if !std::mem::replace(&mut self.1, false) {
+            return Ok(None);
+        }
+        seed.deserialize(Key).map(Some)
+    }
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+        seed.deserialize(self.0.inner())
+    }
+}
+
+/// The key of an entry: a number where its type is one.
+struct Key;
+
+impl<'de> Deserializer<'de> for Key {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_str("own_key")
+    }
+
+    fn deserialize_u32<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_u32(7)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
     }
 }
 

@@ -128,7 +128,7 @@ async fn revoke_agent(Caller(master, actor): Caller, Path(agent_id): Path<AgentI
 async fn get_slots(Caller(master, actor): Caller, Path(agent_id): Path<PlaceId>) -> Answer {
     let found = reads::agents::find(&master.sources.agents, &actor, &agent_id).await?;
     message(&GetSlotsResponse {
-        slots: views::agents::in_order(views::agents::one(&found).slots),
+        slots: views::agents::one(&found).slots.into_values().collect(),
     })
 }
 

@@ -126,13 +126,12 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Agent {
         };
         holder.insert(slot, container);
     }
-    let slots: BTreeMap<String, Slot> = devices
+    let slots: BTreeMap<SlotId, Slot> = devices
         .iter()
         .map(|own| {
-            let number = own.id.0;
             let service = row.services.of_slot(own.id);
             let slot = Slot {
-                id: number.to_string(),
+                id: own.id,
                 device: device(own),
                 enabled: takes_work && service == Service::Enabled,
                 container: holder.remove(&own.id),
@@ -142,7 +141,7 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Agent {
                     .unwrap_or_default()
                     .to_owned(),
             };
-            (number.to_string(), slot)
+            (own.id, slot)
         })
         .collect();
     Agent {
@@ -191,20 +190,13 @@ pub(crate) fn one((row, live, uses): &AgentView) -> Agent {
 
 /// One slot of an agent.
 pub(crate) fn slot(view: &AgentView, number: u32) -> AppResult<Slot> {
-    let slot = one(view).slots.remove(&number.to_string());
+    let slot = one(view).slots.remove(&SlotId(number));
     slot.ok_or_else(|| {
         AppError::not_found(
             "slot",
             format!("{}/{number}", view.0.id.as_str().escape_debug()),
         )
     })
-}
-
-/// Slots in the order of their numbers (the map is in the order of their keys' text).
-pub fn in_order(slots: BTreeMap<String, Slot>) -> Vec<Slot> {
-    let mut slots: Vec<Slot> = slots.into_values().collect();
-    slots.sort_by_key(|slot| slot.device.id);
-    slots
 }
 
 fn slot_stats<'a>(slots: impl Iterator<Item = &'a Slot>) -> SlotStats {
@@ -297,13 +289,13 @@ mod tests {
     fn a_slot_names_its_container_and_a_disabled_one_is_counted() {
         let agents = agents(&[row()], &[container()]);
         let agent = &agents[0];
-        let used = agent.slots["0"].container.as_ref().unwrap();
+        let used = agent.slots[&SlotId(0)].container.as_ref().unwrap();
         assert_eq!(
             (used.id.as_str(), used.state, used.devices.len()),
             ("c", ContainerState::Pulling, 1)
         );
-        assert!(agent.slots["0"].enabled);
-        assert!(!agent.slots["1"].enabled && agent.slots["1"].container.is_none());
+        assert!(agent.slots[&SlotId(0)].enabled);
+        assert!(!agent.slots[&SlotId(1)].enabled && agent.slots[&SlotId(1)].container.is_none());
         let stats = &agent.slot_stats.type_stats["TYPE_CPU"];
         assert_eq!(
             (stats.total, stats.disabled, stats.states["STATE_PULLING"]),
