@@ -258,16 +258,18 @@ pub async fn lost_places(conn: &mut Conn<'_>, limit: i64) -> Result<Vec<EventRow
     rows.into_iter().map(EventRow::try_from).collect()
 }
 
-/// Events after `after`, oldest first; of one subject when `subject`, its kind and its identifier, is given. At most `limit`, and no more than have
+/// Events after `after`, oldest first; only those of `subject` when it is given. At most `limit`, and no more than have
 /// `bytes` of text together; one that has more comes alone.
 pub async fn list(
     conn: &mut Conn<'_>,
     after: i64,
-    subject: Option<(&str, &str)>,
+    subject: Option<&Subject>,
     limit: i64,
     bytes: i64,
 ) -> Result<Vec<EventRow>, StoreError> {
     conn.flush().await?;
+    let subject = subject.map(|subject| (subject.kind(), subject.to_string()));
+    let subject = subject.as_ref().map(|(kind, id)| (*kind, id.as_str()));
     let sizes = match subject {
         None => fetch_all!(conn, (i64, i64), SIZES, after, limit),
         Some((kind, id)) => {

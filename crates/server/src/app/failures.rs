@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use det_ids::{AllocationId, TaskId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::ObservedState;
-use det_lifecycle::record::RecordedState;
+use det_lifecycle::record::{RecordedState, Subject};
 use det_lifecycle::state_name::StateName;
 use det_lifecycle::task::{TaskEnd, TaskState};
 use det_lifecycle::trial::TrialState;
@@ -71,7 +71,7 @@ pub(crate) async fn of_trial(
     if !has_failed {
         return Ok(attempt);
     }
-    let recorded = reason_in_record(conn, "trial", &trial.id.to_string()).await?;
+    let recorded = reason_in_record(conn, &Subject::Trial(trial.id)).await?;
     Ok(match (recorded, attempt) {
         (Some(reason), Some(attempt)) => Some(Failure { reason, ..attempt }),
         (Some(reason), None) => Some(Failure {
@@ -176,12 +176,11 @@ fn last_lines(logs_deleted_at: Option<i64>, containers: &[ContainerRow]) -> Vec<
 /// Why something began to fail, as the record has it: the last time that it did. `None` = the record has no reason.
 pub(crate) async fn reason_in_record(
     conn: &mut Conn<'_>,
-    kind: &str,
-    id: &str,
+    subject: &Subject,
 ) -> Result<Option<String>, StoreError> {
     let (mut found, mut after) = (None, 0);
     for _ in 0..MOST_PAGES {
-        let events = events::list(conn, after, Some((kind, id)), EVENTS.0, EVENTS.1).await?;
+        let events = events::list(conn, after, Some(subject), EVENTS.0, EVENTS.1).await?;
         let Some(last) = events.last() else {
             break;
         };

@@ -385,10 +385,10 @@ impl Explanations {
         let (first, all) =
             trials::list(conn, row.id, Some(&errored), Sort::Id, false, 0, 1).await?;
         let Some(trial) = first.first() else {
-            let id = row.id.to_string();
-            let reason = failures::reason_in_record(conn, "experiment", &id).await?;
+            let subject = Subject::Experiment(row.id);
+            let reason = failures::reason_in_record(conn, &subject).await?;
             return Ok(reason.map(|reason| JobFailure {
-                sentence: format!("experiment {id} failed: {reason}"),
+                sentence: format!("experiment {} failed: {reason}", row.id),
                 last_lines: Vec::new(),
             }));
         };

@@ -356,8 +356,8 @@ async fn shown(store: &Store, experiment: ExperimentId, run: u64) -> Vec<String>
         .unwrap();
     let search = search.map(|s| (s.through, s.snapshot, s.events));
     lines.push((None, format!("{search:?}")));
-    let subject = format!("run {run}");
-    let noted = events::list(conn, 0, Some(("trial", &subject)), i64::MAX, i64::MAX)
+    let subject = Subject::Task(format!("run {run}").into());
+    let noted = events::list(conn, 0, Some(&subject), i64::MAX, i64::MAX)
         .await
         .unwrap();
     lines.extend(noted.into_iter().map(|e| (None, format!("{:?}", e.detail))));

@@ -743,15 +743,15 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
     assert_eq!(read!(world, conn => newest_event(conn).await), all[2].id);
     let page = read!(world, conn => events::list(conn, all[0].id, None, 1, i64::MAX).await);
     assert_eq!(page.iter().map(|e| e.id).collect::<Vec<_>>(), [all[1].id]);
-    let of_one =
-        read!(world, conn => events::list(conn, 0, Some(("experiment", "1")), 10, i64::MAX).await);
+    let one = Subject::Experiment(ExperimentId(1));
+    let of_one = read!(world, conn => events::list(conn, 0, Some(&one), 10, i64::MAX).await);
     assert_eq!(
         of_one.iter().map(|e| e.kind).collect::<Vec<_>>(),
         [EventKind::Created, EventKind::State]
     );
+    let other = Subject::Trial(TrialId(1));
     assert!(
-        read!(world, conn => events::list(conn, 0, Some(("trial", "1")), 10, i64::MAX).await)
-            .is_empty()
+        read!(world, conn => events::list(conn, 0, Some(&other), 10, i64::MAX).await).is_empty()
     );
 
     let large = async |bytes: usize| {
@@ -768,12 +768,12 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
     for bytes in [100, 60, 40, 1] {
         large(bytes).await;
     }
+    let template = Subject::Template("t".to_owned());
     let mut pages = Vec::new();
     let mut after = all[2].id;
     loop {
         let page = read!(world, conn => events::list(conn, after, None, 10, 100).await);
-        let same =
-            read!(world, conn => events::list(conn, after, Some(("template", "t")), 10, 100).await);
+        let same = read!(world, conn => events::list(conn, after, Some(&template), 10, 100).await);
         assert_eq!(page.len(), same.len());
         let Some(last) = page.last() else { break };
         after = last.id;

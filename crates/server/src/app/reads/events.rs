@@ -1,8 +1,11 @@
 //! Reading the ordered record of changes.
 
+use std::str::FromStr;
+
 use det_api_types::events::GetEventsQuery;
 use det_api_types::page::OrderBy;
 use det_authz::Kind;
+use det_lifecycle::record::{Subject, SubjectKind};
 use det_store::Store;
 use det_store::events::{self, EventRow};
 
@@ -19,12 +22,33 @@ const LARGEST_PAGE: i64 = 1000;
 /// Bytes of texts that the events of a page have together at most; one that has more comes alone.
 const PAGE_BYTES: i64 = 1 << 20;
 
+/// Whose events are asked for.
+enum Subjects {
+    /// Those of everything.
+    All,
+    /// Those of one subject.
+    One(Subject),
+    /// Those of what no subject is called: there are none.
+    Unknown,
+}
+
+impl Subjects {
+    /// By the names of a kind and of one of that kind; both are empty where all are asked for.
+    fn read(kind: &str, id: &str) -> Self {
+        if kind.is_empty() {
+            return Self::All;
+        }
+        let subject = SubjectKind::from_str(kind).ok();
+        let subject = subject.and_then(|kind| Subject::read(kind, id).ok());
+        subject.map_or(Self::Unknown, Self::One)
+    }
+}
+
 /// The events of one subject, or all of them, for an actor who may read them.
 pub(crate) struct Events {
     store: Store,
     changes: Subscription,
-    /// Kind and id of the subject; `None` = of everything.
-    subject: Option<(String, String)>,
+    subjects: Subjects,
     /// Id of the last event that was read.
     pub(crate) after: i64,
     limit: i64,
@@ -53,11 +77,10 @@ impl Events {
                 "fields \"subjectKind\" and \"subjectId\" belong together, such as subjectKind=trial&subjectId=7",
             ));
         }
-        let subject = (query.subject_kind.clone(), query.subject_id.clone());
         Ok(Self {
             store: context.store.clone(),
             changes: context.hub.subscribe(Topic::Events),
-            subject: Some(subject).filter(|(kind, _)| !kind.is_empty()),
+            subjects: Subjects::read(&query.subject_kind, &query.subject_id),
             after: query.after,
             limit: match query.limit {
                 _ if query.follow => LARGEST_PAGE,
@@ -69,9 +92,12 @@ impl Events {
 
     /// The next events, oldest first; none where there are no more yet.
     pub(crate) async fn page(&mut self) -> AppResult<Vec<EventRow>> {
+        let subject = match &self.subjects {
+            Subjects::All => None,
+            Subjects::One(subject) => Some(subject),
+            Subjects::Unknown => return Ok(Vec::new()),
+        };
         let mut conn = self.store.read().await?;
-        let subject = self.subject.as_ref();
-        let subject = subject.map(|(kind, id)| (kind.as_str(), id.as_str()));
         let (after, limit) = (self.after, self.limit);
         let rows = events::list(&mut conn.conn(), after, subject, limit, PAGE_BYTES).await?;
         self.after = rows.last().map_or(self.after, |row| row.id);
@@ -86,6 +112,26 @@ impl Events {
                 return Ok(rows);
             }
             self.changes.changed().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_subject_is_called_has_no_events() {
+        assert!(matches!(Subjects::read("", ""), Subjects::All));
+        let Subjects::One(subject) = Subjects::read("agent", "a") else {
+            panic!("an agent is a subject");
+        };
+        assert_eq!(subject, Subject::Place("a".into()));
+        for (kind, id) in [("comet", "7"), ("trial", "seven"), ("config_policies", "1")] {
+            assert!(
+                matches!(Subjects::read(kind, id), Subjects::Unknown),
+                "{kind}"
+            );
         }
     }
 }
