@@ -348,7 +348,7 @@ os.rename("{out}.new", "{out}")
 
 
 def step(plan: Plan, store_kind: str) -> Outcome:
-    """What a training loop pays for telling the master about each step."""
+    """What a training loop pays for reporting each step to the master."""
     with own(store_kind) as store, Cluster(plan.det, plan.work, store, slots=1, python=plan.python) as cluster:
         script = cluster.shared / "steps.py"
         script.write_text(STEPS.format(steps=plan.repeats(2000, 200), out=f"{SHARED}/taken.json"))

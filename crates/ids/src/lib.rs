@@ -7,7 +7,7 @@
 //! - A **task** is what runs containers: a trial, a notebook, a command.
 //! - An **allocation** is one attempt's claim on slots: `<task>.<n>`, n from 1.
 //! - A **container** is one member of an allocation on one place (the wire calls it *resource*).
-//! - A **place** is what containers run on: today an agent's machine. It offers slots.
+//! - A **place** is what containers run on: the machine of an agent, or a node of a Kubernetes cluster. It offers slots.
 //!
 //! The default of an identifier is none: 0, or the empty text. Messages have it where nothing is named, and `given` is for
 //! them.

@@ -258,8 +258,6 @@ pub enum BlockingCause {
     /// Only preemptible work may run in the meantime, because it must be able to free its slots again.
     NotPreemptible,
     /// Running work is being stopped for the more important one; nothing else starts until that is done.
-    /// The serialised word is in stored rows.
-    #[serde(rename = "room_being_freed")]
     SlotsBeingFreed,
 }
 

@@ -73,7 +73,7 @@ pub struct JobRow {
     pub demands: Option<serde_json::Value>,
     /// When it was submitted, microseconds.
     pub submitted_at: i64,
-    /// Workspace of its experiment's project.
+    /// Workspace of its experiment's project, or of its task.
     pub workspace_id: WorkspaceId,
 }
 

@@ -109,8 +109,8 @@ pub(crate) async fn release(
     Ok(())
 }
 
-/// A namespace that was to go is gone from its cluster.
-pub async fn forget(
+/// A namespace that was to go is gone from its cluster: so is its row.
+pub async fn delete_removed(
     conn: &mut Conn<'_>,
     cluster_name: &str,
     namespace: &str,

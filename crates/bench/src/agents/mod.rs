@@ -1,7 +1,7 @@
 //! Simulated agents: many connections that speak the agents' protocol and start nothing.
 //!
 //! Each agent has its own connection, its own slots and its own memory of what it holds, as a real one has; what a task
-//! would do is a timer. What is measured is therefore the master: placing, telling, storing what agents report.
+//! would do is a timer. What is measured is therefore the master: placing, starting, storing what agents report.
 //!
 //! Read [`Options`] first, then [`run`]; one agent is in [`agent`], the calls of its tasks in [`calls`].
 

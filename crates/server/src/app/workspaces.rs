@@ -377,7 +377,7 @@ async fn require_no_live_tasks(tx: &mut WriteTx, id: WorkspaceId, what: &str) ->
     .hint("kill them first: `det cmd kill ID`, `det task kill ID`"))
 }
 
-/// What is worth telling of a workspace's settings in an event: no secrets.
+/// What an event records of a workspace's settings: no secrets.
 fn shown_settings(row: &WorkspaceRow) -> Value {
     json!({
         "name": row.name,

@@ -245,7 +245,7 @@ pub(crate) async fn namespaces_that_were_made_outlive_their_workspace(world: &Wo
     let stored = read!(world, conn => namespaces::made(conn).await);
     assert_eq!(stored, std::slice::from_ref(&made));
     // It is not to go, and cannot be forgotten.
-    change!(world, conn => namespaces::forget(conn, "hall", "made").await);
+    change!(world, conn => namespaces::delete_removed(conn, "hall", "made").await);
     change!(world, conn => workspaces::delete(conn, id).await);
     let stored = read!(world, conn => namespaces::made(conn).await);
     assert_eq!(
@@ -256,7 +256,7 @@ pub(crate) async fn namespaces_that_were_made_outlive_their_workspace(world: &Wo
         }]
     );
     assert_eq!(read!(world, conn => namespaces::bindings(conn).await), []);
-    change!(world, conn => namespaces::forget(conn, "hall", "made").await);
+    change!(world, conn => namespaces::delete_removed(conn, "hall", "made").await);
     assert_eq!(read!(world, conn => namespaces::made(conn).await), []);
 }
 

@@ -50,7 +50,7 @@ class MetricsContext:
         # An event in it is set when everything before it was sent; None is the end.
         self._queue: queue.SimpleQueue[_Report | threading.Event | None] = queue.SimpleQueue()
         # Notified by the sender when there is space again, where a caller waits for that.
-        self._room = threading.Event()
+        self._space = threading.Event()
         self._waiting = False
         self._thread: threading.Thread | None = None
         # The first error that has not been raised yet. Reports after a refused one are still sent.
@@ -88,18 +88,18 @@ class MetricsContext:
             time.time() if report_time is None else report_time.timestamp(),
         )
         if self._queue.qsize() >= QUEUE_LENGTH:
-            self._wait_for_room()
+            self._wait_for_space()
         self._queue.put(report)
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_space(self) -> None:
         self._waiting = True
         try:
             while self._queue.qsize() >= QUEUE_LENGTH:
                 if self._lost is not None:
                     self._raise_error()
-                self._room.clear()
+                self._space.clear()
                 # Looked at again after a while in any case: a note may come between look and clearing.
-                self._room.wait(0.1)
+                self._space.wait(0.1)
         finally:
             self._waiting = False
 
@@ -144,7 +144,7 @@ class MetricsContext:
             if report is None:
                 return
             if self._waiting:
-                self._room.set()
+                self._space.set()
             if isinstance(report, threading.Event):
                 report.set()
                 continue

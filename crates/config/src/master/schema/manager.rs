@@ -63,7 +63,7 @@ keys! {
         allow_heterogeneous_fits: Option<bool> = Kind::Bool, built_in("false");
         /// Whether higher priority interrupts lower; for `priority`.
         preemption: Option<bool> = Kind::Bool, built_in("false");
-        /// Priority of work that names none, lower goes first; for `priority`.
+        /// Priority of work that names none; lower goes first on agents, higher on Kubernetes; for `priority`.
         default_priority: Option<u8> = Kind::Int(1, 99), built_in("42");
     }
     with named("scheduler").aliases(&[("fit", "fitting_policy", true)]).check(scheduler)
