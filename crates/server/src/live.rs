@@ -24,7 +24,7 @@ use det_store::experiments::JobRow;
 use det_store::places::PlaceRow;
 use det_store::unit::Changes;
 use det_store::{Conn, Store, StoreError, allocations, experiments, places};
-use det_taskspec::TaskKind;
+use det_taskspec::{PlaceRuntime, TaskKind};
 use fits::Fits;
 pub(crate) use fits::{demands_of, request, request_in, request_of};
 use planned::{entry, place_snapshot, work};
@@ -570,6 +570,15 @@ impl LiveCache {
             .values()
             .filter(|place| place.row.resource_pool == pool)
             .map(|place| place_snapshot(place, self.on(&place.row.id), aux_limit))
+            .collect()
+    }
+
+    /// What the places of these pools start containers with.
+    pub(crate) fn runtimes(&self, pools: &[String]) -> BTreeSet<PlaceRuntime> {
+        let places = self.places.values();
+        places
+            .filter(|place| pools.contains(&place.row.resource_pool))
+            .map(|place| place.row.runtime.clone())
             .collect()
     }
 

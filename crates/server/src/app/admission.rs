@@ -6,7 +6,6 @@ use det_config::errors::ConfigError;
 use det_config::submitted::{Placement, WorkSize};
 use det_ids::PriorityOrder;
 use det_scheduler::{SlotDemand, WaitReason, can_ever_fit};
-use det_store::places;
 use det_store::workspaces::WorkspaceRow;
 use det_taskspec::{PlaceRuntime, RuntimeKind};
 
@@ -121,11 +120,8 @@ impl Admission {
 
     /// Warns where all that work may run on runs tasks as processes, for which an image that it names is nothing.
     async fn warn_of_image(&self, pools: &[String], findings: &mut Findings) -> AppResult<()> {
-        let mut conn = self.context.store.read().await?;
-        let mut places = places::list(&mut conn.conn()).await?;
-        places.retain(|place| pools.contains(&place.resource_pool));
         let process = PlaceRuntime::Agent(RuntimeKind::Process);
-        if !places.is_empty() && places.iter().all(|place| place.runtime == process) {
+        if self.snapshots.runtimes(pools).await? == BTreeSet::from([process]) {
             let pools: Vec<String> = pools.iter().map(|pool| format!("\"{pool}\"")).collect();
             findings.warnings.push(format!(
                 "environment.image is not used: the agents of resource pool {} run tasks as processes, with what is \
@@ -135,6 +131,21 @@ impl Admission {
             ));
         }
         Ok(())
+    }
+
+    /// Whether tasks see the same files in two pools: their places start containers with the same, or one has no places now.
+    pub(super) async fn run_alike(&self, one: &str, other: &str) -> AppResult<bool> {
+        // Versions of what the nodes of a cluster run containers with make no difference.
+        let kinds = async |pool: &str| -> AppResult<BTreeSet<Option<RuntimeKind>>> {
+            let runtimes = self.snapshots.runtimes(&[pool.to_owned()]).await?;
+            let kind = |runtime: PlaceRuntime| match runtime {
+                PlaceRuntime::Agent(kind) => Some(kind),
+                PlaceRuntime::Named(_) => None,
+            };
+            Ok(runtimes.into_iter().map(kind).collect())
+        };
+        let (one, other) = (kinds(one).await?, kinds(other).await?);
+        Ok(one.is_empty() || other.is_empty() || !one.is_disjoint(&other))
     }
 
     /// What it names or policies fix, the default of its workspace, the cluster's default; empty if there is none.

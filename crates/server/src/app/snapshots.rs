@@ -1,6 +1,9 @@
 //! Resource pools and their queues as they are at a moment, for plans, estimates and questions.
 
+use std::collections::BTreeSet;
+
 use det_scheduler::{Planner, PoolSnapshot, Queue};
+use det_taskspec::PlaceRuntime;
 
 use crate::app::context::Context;
 use crate::app::decisions::CORE;
@@ -74,6 +77,12 @@ impl Snapshots {
             places: cache.places(pool, self.pools.aux_limit(pool)),
             running: Vec::new(),
         }
+    }
+
+    /// What the places of these pools start containers with; empty = they have no places now.
+    pub(super) async fn runtimes(&self, pools: &[String]) -> AppResult<BTreeSet<PlaceRuntime>> {
+        let look = |cache: &LiveCache| cache.runtimes(pools);
+        Ok(self.live.look(&self.context.store, look).await?)
     }
 
     /// A pool and its queue as they are now, for estimates.

@@ -66,6 +66,30 @@ async fn files_outside_what_an_administrator_allowed_are_not_touched_by_the_mast
     cluster.stop().await;
 }
 
+/// Files that a container has written may belong to users that a process cannot be.
+#[tokio::test]
+async fn checkpoints_of_containers_are_deleted_in_a_container() {
+    let pools = r#"[{"pool_name": "default"}, {"pool_name": "images"}]"#;
+    let cluster = Cluster::start_with(&[("resource_pools", pools)]).await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    write_files(elsewhere.path(), 1);
+    let _processes = cluster.agent("processes", 1).await;
+    let mut containers = cluster.agent_in("images", "docker-1", 1).await;
+    let mut config = config("of-containers");
+    config["checkpoint_storage"] = json!({"type": "shared_fs", "host_path": elsewhere.path()});
+    config["resources"]["resource_pool"] = json!("images");
+    let owner = cluster.determined().await;
+    create(&owner, &config, true).await;
+    let spec = containers.next_start().await;
+    let task = cluster.client().as_task(&spec.script.token);
+    task.post(PATH, report(&spec, 1, 1)).await.ok();
+    let named = json!({"checkpointUuids": [uuid(1)]});
+    send(&owner, Method::DELETE, PATH, named).await.ok();
+    let removal = containers.next_start().await;
+    assert_eq!(removal.script.task_type, TaskKind::CheckpointGc);
+    cluster.stop().await;
+}
+
 #[tokio::test]
 async fn a_task_that_deletes_checkpoints_reports_of_its_own_until_it_has_ended() {
     let cluster = Cluster::start().await;

@@ -134,7 +134,12 @@ impl FakeAgent {
                         .into(),
                 ],
                 devices,
-                runtime: "process".into(),
+                // One of the name `docker-…` runs containers.
+                runtime: if id.starts_with("docker-") {
+                    "docker".into()
+                } else {
+                    "process".into()
+                },
                 containers,
             }))
             .await;

@@ -110,7 +110,7 @@ impl RemovalTasks {
         let config = match &remover {
             // Nothing of a user's runs, not even an image.
             Remover::Supervisor { .. } => {
-                let pool = self.pool(experiment, workspace)?;
+                let pool = self.pool(experiment, workspace).await?;
                 let errors = judge_pod(&pool);
                 self.completed(experiment, document, Vec::new(), pool, errors)?
             }
@@ -335,14 +335,24 @@ impl RemovalTasks {
         judged.err().map_or_else(Vec::new, |errors| errors.0)
     }
 
-    /// The default pool of zero-slot tasks, else the experiment's own.
-    fn pool(&self, experiment: &ExperimentRow, workspace: &WorkspaceRow) -> AppResult<String> {
+    /// The default pool of zero-slot tasks. The experiment's own where there is none, and where that one runs tasks in
+    /// another way: files that a container has written may belong to users that a process cannot be, and paths in a
+    /// container may lead elsewhere.
+    async fn pool(
+        &self,
+        experiment: &ExperimentRow,
+        workspace: &WorkspaceRow,
+    ) -> AppResult<String> {
         let of_workspace = workspace.default_aux_pool.clone();
         let pool = of_workspace
             .filter(|pool| self.pools.require(pool).is_ok())
             .or_else(|| self.pools.default_aux_pool())
             .unwrap_or_else(|| experiment.resource_pool.clone());
         self.pools.require(&pool)?;
+        let own = &experiment.resource_pool;
+        if self.pools.require(own).is_ok() && !self.admission.run_alike(own, &pool).await? {
+            return Ok(own.clone());
+        }
         Ok(pool)
     }
 
