@@ -51,6 +51,7 @@ use crate::app::ssh_keys::LaunchKeys;
 use crate::auth::{Auth, client_hash, new_token, token_hash};
 pub use crate::drivers::DRIVERS;
 use crate::drivers::Drivers;
+use crate::error::AppError;
 use crate::hub::Hub;
 use crate::in_force::{InForce, Surroundings};
 use crate::master_log::MasterLog;
@@ -133,6 +134,14 @@ pub enum StartError {
     /// Something of ours.
     #[error("the master could not be started: {0}")]
     Internal(String),
+}
+
+impl StartError {
+    /// A failure of a service while the master starts. Its cause is shown: there is no request whose log could have it.
+    fn of(error: &AppError) -> Self {
+        let cause = error.cause.as_ref();
+        Self::Internal(cause.map_or_else(|| error.to_string(), |cause| format!("{cause:#}")))
+    }
 }
 
 /// The kinds of resource managers that something drives.
@@ -316,7 +325,7 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster,
         .places
         .note_all_left()
         .await
-        .map_err(|error| StartError::Internal(error.to_string()))?;
+        .map_err(|error| StartError::of(&error))?;
     master.reload.warn_of_stranded_jobs().await?;
     let mut tasks = works(&master);
     let serving = tls::serve(
@@ -510,7 +519,7 @@ async fn create_users(store: &Store, auth: &Auth, config: &MasterConfig) -> Resu
     let hash = auth
         .hash_password(client_hash(&config.security.initial_user_password))
         .await
-        .map_err(|e| StartError::Internal(e.to_string()))?;
+        .map_err(|error| StartError::of(&error))?;
     store
         .write(move |tx| {
             Box::pin(async move {
