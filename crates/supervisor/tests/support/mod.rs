@@ -376,14 +376,21 @@ impl Task {
             std::os::unix::process::CommandExt::uid(&mut command, uid);
             std::os::unix::process::CommandExt::gid(&mut command, uid);
         }
-        let child = command
+        command
             .arg("sandbox")
             .arg(self.dir.path())
             // It must not reach the task.
             .env("AGENT_SECRET", "do-not-tell")
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
+            .stdin(Stdio::null());
+        let child = loop {
+            match command.spawn() {
+                // A process that another test starts has the copy open for writing until its program runs.
+                Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                    std::thread::yield_now();
+                }
+                spawned => break spawned.unwrap(),
+            }
+        };
         RunningTask {
             dir: self.dir,
             child: Supervisor(child),
