@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from harness import Agent, Missing
 from kills import checked
@@ -62,7 +63,7 @@ class Disk:
             self.fill()
             time.sleep(0.1)
 
-    def make_room(self) -> None:
+    def free_space(self) -> None:
         self._filling.unlink(missing_ok=True)
 
 
@@ -97,7 +98,7 @@ def full_disk_of_the_database(stage: Stage, world: World, small: Disk) -> None:
     steady = Steady(world, trials=4)
     with Probe(world) as probe:
         small.keep_full(5.0)
-        small.make_room()
+        small.free_space()
         stage.recovered(steady.progress(by=3))
     stage.found(probe.violations)
     if 503 not in probe.answered:
@@ -113,7 +114,7 @@ def full_checkpoints(stage: Stage) -> None:
     with disk(64) as small, stage.world(slots=6, checkpoint_root=small.path / "checkpoints") as world:
         steady = Steady(world, trials=3, pace=Pace(checkpoint_every=5, checkpoint_bytes=20_000))
         small.keep_full(4.0)
-        small.make_room()
+        small.free_space()
         stage.recovered(steady.progress(by=10))
         printed = [line for trial in steady.trials for line in world.printed(trial) if FULL.search(line)]
         if not printed:
@@ -131,7 +132,7 @@ def full_spool(stage: Stage) -> None:
             steady, exits = Steady(world, trials=3, pace=Pace(line_bytes=2000)), Exits(world)
             exits.start(code=stage.random.randint(1, 120), after=2.0)
             small.keep_full(4.0)
-            small.make_room()
+            small.free_space()
             stage.recovered(steady.progress(by=5))
             stage.found(exits.check())
             for trial in steady.trials:
@@ -168,9 +169,14 @@ def full_agent(stage: Stage) -> None:
                 seen=world.describe,
             )
             stays_true("the agent lives", world.part("agent-1").running, throughout=2.0)
-            small.make_room()
-            began = time.monotonic()
+            # It gets nothing new until there is space, and says why.
+            shown = wait_for("the fault of the agent", lambda: faulty(world), within=30, seen=world.describe)
+            if shown["enabled"] or not FULL.search(shown["fault"]):
+                what = "it takes new work, or does not name the full disk"
+                stage.found([Violation(10, "wrong", "agent agent-1", what, {"shown": shown})])
             again = world.create({**config, "name": "with-space-again"})
+            small.free_space()
+            began = time.monotonic()
             world.wait_experiment(again, "COMPLETED", within=60)
             wait_for(
                 "the end of the first one",
@@ -178,11 +184,18 @@ def full_agent(stage: Stage) -> None:
                 within=60,
                 seen=world.describe,
             )
+            recorded_by_an_event(world, "agent", "host_fault")
             # Whether it failed for good or was started again: the end of its first allocation has the reason.
             recorded_by_an_event(world, "allocation", "ended")
             stage.recovered(time.monotonic() - began)
             checked(stage, world, steady, 1)
             stage.end(world, steady)
+
+
+def faulty(world: World) -> dict[str, Any] | None:
+    """The agent as the API shows it, once it has reported that its host cannot start containers."""
+    shown = world.api("GET", "/api/v1/agents/agent-1")["agent"]
+    return shown if shown["fault"] else None
 
 
 def recorded_by_an_event(world: World, kind: str, what: str, subject: str = "") -> None:

@@ -48,6 +48,16 @@ pub enum ToMaster {
     /// How much its devices are used, and whether they are well: all that it watches, once after each [`Hello`] and
     /// whenever that has changed. Masters that do not know this message ignore it.
     Devices(DevicesReport),
+    /// Whether its host can start containers: once after each [`Hello`], as soon as it has looked, and whenever that has
+    /// changed. Masters that do not know this message ignore it.
+    Host(HostReport),
+}
+
+/// Whether the host of an agent can start containers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostReport {
+    /// What keeps it from starting any, in a few words for users. `None` = it can start them.
+    pub fault: Option<String>,
 }
 
 /// All devices that an agent watches.

@@ -13,6 +13,7 @@ mod data_dir;
 mod debug_server;
 mod devices;
 mod env;
+mod host;
 mod isolation;
 mod master;
 mod mounts;
@@ -185,6 +186,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         session: watch::Sender::new(None),
         live: watch::Sender::new(BTreeSet::new()),
         listeners: Arc::default(),
+        host_fault: host::HostFault::new(),
         python,
     });
     if shared.runtimes.kind == RuntimeKind::Process {
@@ -197,6 +199,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
     let result = tokio::select! {
         result = serve_until(&shared, &manager, tls, shutdown) => result,
         never = devices::watch::watch(&shared) => match never {},
+        never = host::watch(&shared) => match never {},
         never = serve_debug(debug_server, &shared) => match never {},
     };
     match &result {

@@ -99,6 +99,8 @@ pub struct AgentOptions {
     pub drm: PathBuf,
     /// How often devices are looked at.
     pub devices_every: Duration,
+    /// Pause before the host is looked at again while it cannot start containers.
+    pub host_look_pause: Duration,
     /// The debug server; `None` = there is none.
     pub debug_server: Option<DebugServer>,
 }
@@ -149,6 +151,7 @@ impl AgentOptions {
             kernel_log: "/dev/kmsg".into(),
             drm: "/sys/class/drm".into(),
             devices_every: Duration::from_secs(15),
+            host_look_pause: crate::host::LOOK_PAUSE,
             debug_server: None,
         }
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use det_agent_proto::{
-    AgentLog, ContainerReport, ContainerState, DeviceReport, DevicesReport, ToMaster,
+    AgentLog, ContainerReport, ContainerState, DeviceReport, DevicesReport, HostReport, ToMaster,
 };
 use det_ids::ContainerId;
 use tokio::sync::Notify;
@@ -32,6 +32,8 @@ struct Inner {
     queue: VecDeque<ToMaster>,
     /// The newest report of the devices: each connection begins with it.
     devices: Option<DevicesReport>,
+    /// Whether the host can start containers, once that is known: each connection begins with it, too.
+    host: Option<HostReport>,
     connected: bool,
 }
 
@@ -123,6 +125,21 @@ impl Outbox {
         self.filled.notify_one();
     }
 
+    /// Records what keeps the host from starting containers, or that nothing does, and queues it in the same way.
+    pub(crate) fn host(&self, fault: Option<String>) {
+        let mut inner = self.lock();
+        let report = HostReport { fault };
+        inner.host = Some(report.clone());
+        if inner.connected {
+            inner
+                .queue
+                .retain(|message| !matches!(message, ToMaster::Host(_)));
+            inner.queue.push_back(ToMaster::Host(report));
+        }
+        drop(inner);
+        self.filled.notify_one();
+    }
+
     /// Starts a connection: everything reported from now on is queued for it, and everything until now is returned.
     pub(crate) fn connect(&self) -> Vec<ContainerReport> {
         let mut inner = self.lock();
@@ -131,7 +148,8 @@ impl Outbox {
             .queue
             .retain(|message| matches!(message, ToMaster::Log(_)));
         let devices = inner.devices.clone().map(ToMaster::Devices);
-        inner.queue.extend(devices);
+        let host = inner.host.clone().map(ToMaster::Host);
+        inner.queue.extend(host.into_iter().chain(devices));
         inner.reports.values().cloned().collect()
     }
 
@@ -202,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_connection_begins_with_what_the_devices_are_like_now() {
+    async fn each_connection_begins_with_what_host_and_devices_are_like_now() {
         let device = |used| DeviceReport {
             slot: det_ids::SlotId(0),
             used_percent: Some(used),
@@ -224,9 +242,17 @@ mod tests {
         outbox.devices(vec![device(4)]);
         outbox.log(line("after it"));
         assert_eq!(outbox.next().await, of(4));
+        let full = || {
+            ToMaster::Host(HostReport {
+                fault: Some("full".to_owned()),
+            })
+        };
+        outbox.host(None);
+        outbox.host(Some("full".to_owned()));
         outbox.disconnect();
         outbox.connect();
         assert_eq!(outbox.next().await, ToMaster::Log(line("after it")));
+        assert_eq!(outbox.next().await, full());
         assert_eq!(outbox.next().await, of(4));
     }
 

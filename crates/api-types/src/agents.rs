@@ -173,6 +173,9 @@ pub struct Agent {
     /// Whether its connection is lost: it is `draining` until it is back or given up, whatever was asked of it (an addition
     /// of ours).
     pub disconnected: bool,
+    /// What keeps its host from starting containers: it is `draining` until that is over, whatever was asked of it; empty =
+    /// nothing (an addition of ours).
+    pub fault: String,
     /// Counts over its slots.
     pub slot_stats: SlotStats,
 }

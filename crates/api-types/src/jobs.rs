@@ -278,7 +278,7 @@ pub struct PoolSituation {
     pub slots: i64,
     /// Those of them that are free.
     pub free_slots: i64,
-    /// What is wrong with devices whose slots are out of service for that, a line each; at most a hundred.
+    /// What is wrong with agents, and with devices, that are out of service for that, a line each; at most a hundred.
     pub faults: Vec<String>,
     /// Agents of the pool that are away, by id; at most a hundred.
     pub agents_away: Vec<AwayAgent>,

@@ -82,6 +82,7 @@ ADDITIONS = {
     ("v1CreateGenericTaskResponse", "config"),
     ("v1Agent", "agentVersion"),
     ("v1Agent", "disconnected"),
+    ("v1Agent", "fault"),
     ("v1Slot", "usage"),
     ("v1Slot", "fault"),
 }

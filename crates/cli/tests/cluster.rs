@@ -68,6 +68,26 @@ fn agents_are_listed_in_every_form() {
 }
 
 #[test]
+fn an_agent_whose_host_cannot_start_containers_is_named_with_the_reason() {
+    let stub = StubMaster::start();
+    let agent =
+        json!({"id": "a1", "enabled": false, "draining": true, "fault": "the disk is full"});
+    stub.on("GET /api/v1/agents", ok(json!({"agents": [agent]})));
+    let user = User::using(&stub);
+    let run = user.det(&["agent", "list"]);
+    assert!(
+        run.err.contains(
+            "takes no new tasks until its host can start containers: a1: the disk is full"
+        ),
+        "{run:?}"
+    );
+    let csv = user.det(&["agent", "list", "--csv"]);
+    assert!(!csv.err.contains("the disk is full"), "{csv:?}");
+    let objects: Value = serde_json::from_str(&user.det(&["a", "ls", "--json"]).ok()).unwrap();
+    assert_eq!(objects[0]["fault"], "the disk is full");
+}
+
+#[test]
 fn an_agent_without_a_connection_is_not_shown_as_one_that_was_drained() {
     let stub = StubMaster::start();
     let agent = |id: &str, disconnected: bool| json!({"id": id, "enabled": false, "draining": true, "disconnected": disconnected});

@@ -337,6 +337,10 @@ words! {
         Draining = "draining",
         /// An agent or one of its slots takes no tasks.
         Disabled = "disabled",
+        /// An agent's host cannot start containers; it takes no new tasks.
+        HostFault = "host_fault",
+        /// An agent's host can start containers again.
+        HostFaultEnded = "host_fault_ended",
         /// An agent joined with a token of its own, for the first time.
         Joined = "joined",
         /// An agent's token was revoked.

@@ -397,6 +397,13 @@ pub enum Event {
         /// What is wrong with each device that is not well, in a few words for users.
         faults: BTreeMap<SlotId, String>,
     },
+    /// A place has reported whether it can start containers. One that cannot finishes what it has and takes nothing new.
+    HostReported {
+        /// The place.
+        place: PlaceId,
+        /// What keeps it from starting containers, in a few words for users; `None` = nothing does.
+        fault: Option<String>,
+    },
     /// Containers that a place reported before and does not hold any more are lost: starting them again could make two.
     Missing {
         /// The place that has reported what it holds.
@@ -570,7 +577,9 @@ impl Event {
             Self::PlaceJoined { place, .. }
             | Self::PlaceLeft { place, .. }
             | Self::PlaceGivenUp { place, .. } => vec![Need::Place(place.clone())],
-            Self::FaultsReported { place, .. } => vec![Need::Place(place.clone())],
+            Self::FaultsReported { place, .. } | Self::HostReported { place, .. } => {
+                vec![Need::Place(place.clone())]
+            }
             Self::PlaceRemoved { .. } => Vec::new(),
             Self::ServiceChanged { place, service, .. } => {
                 let mut needs = vec![Need::Place(place.clone())];

@@ -429,6 +429,10 @@ impl<R: Rows> Scene<'_, R> {
                 places::faults_reported(self, &place, &faults);
                 Ok(())
             }
+            Event::HostReported { place, fault } => {
+                places::host_reported(self, &place, fault);
+                Ok(())
+            }
             Event::Missing { place, held } => {
                 containers::missing(self, &place, &held);
                 Ok(())

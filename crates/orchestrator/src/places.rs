@@ -38,7 +38,7 @@ impl Place {
     pub fn takes(&self, slots: &[SlotId]) -> bool {
         let serves = |slot: &SlotId| self.services.of_slot(*slot) == Service::Enabled;
         self.disconnected_at.is_none()
-            && self.services.place == Service::Enabled
+            && self.services.of_place() == Service::Enabled
             && slots.iter().all(serves)
     }
 }
@@ -209,6 +209,35 @@ pub(crate) fn faults_reported<R: Rows>(
         record(scene, place, EventKind::Draining, cause, detail);
     }
     if !drained.is_empty() {
+        scene.wake(Topic::Schedule);
+    }
+}
+
+/// A place has reported whether it can start containers. While it cannot it takes no new work; what runs there goes on.
+pub(crate) fn host_reported<R: Rows>(
+    scene: &mut Scene<'_, R>,
+    place: &PlaceId,
+    fault: Option<String>,
+) {
+    let Some(mut row) = scene.rows.place(place) else {
+        return;
+    };
+    let kind = match (&row.services.fault, &fault) {
+        (before, now) if before == now => return,
+        (None, Some(_)) => Some(EventKind::HostFault),
+        (Some(_), None) => Some(EventKind::HostFaultEnded),
+        // It still cannot, for another reason.
+        _ => None,
+    };
+    let reason = fault.as_deref().map(Into::into);
+    row.services.fault = fault;
+    scene.rows.update_place(place, &row);
+    if let Some(kind) = kind {
+        let cause = Cause {
+            reason,
+            ..Cause::actor(ActorName::Place(place.clone()))
+        };
+        record(scene, place, kind, cause, None);
         scene.wake(Topic::Schedule);
     }
 }

@@ -285,6 +285,7 @@ impl<R: Registry> Connection<R> {
                 self.registry.logged(&self.agent_id, log).await
             }
             Ok(ToMaster::Devices(report)) => self.registry.devices(&self.agent_id, report).await,
+            Ok(ToMaster::Host(report)) => self.registry.host(&self.agent_id, report).await,
             Ok(ToMaster::Hello(_)) => {
                 tracing::warn!(
                     agent.id = self.agent_id.as_str(),

@@ -1,6 +1,6 @@
 //! What this manager asks of the master: the core of all managers, and who its agents are.
 
-use det_agent_proto::{AgentLog, DevicesReport, Hello, Welcome};
+use det_agent_proto::{AgentLog, DevicesReport, Hello, HostReport, Welcome};
 use det_ids::AgentId;
 use det_rm::Core;
 
@@ -89,6 +89,13 @@ pub trait Registry: Clone + Send + Sync + 'static {
         &self,
         agent: &AgentId,
         report: DevicesReport,
+    ) -> impl Future<Output = Result<(), ErrorOf<Self>>> + Send;
+
+    /// Takes note of whether an agent's host can start containers; one that cannot takes no new work.
+    fn host(
+        &self,
+        agent: &AgentId,
+        report: HostReport,
     ) -> impl Future<Output = Result<(), ErrorOf<Self>>> + Send;
 
     /// The end of a connection could not be stored: it is tried again.

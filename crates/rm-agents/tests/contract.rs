@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
 use det_agent_proto::{
-    AgentLog, ContainerReport, ContainerState, DevicesReport, Hello, PATH, PROTOCOL_VERSION,
-    ToAgent, ToMaster, Welcome,
+    AgentLog, ContainerReport, ContainerState, DevicesReport, Hello, HostReport, PATH,
+    PROTOCOL_VERSION, ToAgent, ToMaster, Welcome,
 };
 use det_ids::{AgentId, ContainerId, SlotId, TaskId};
 use det_lifecycle::container::ObservedState;
@@ -89,6 +89,10 @@ impl Registry for EveryAgent {
     }
 
     async fn devices(&self, _agent: &AgentId, _report: DevicesReport) -> Result<(), Unavailable> {
+        Ok(())
+    }
+
+    async fn host(&self, _agent: &AgentId, _report: HostReport) -> Result<(), Unavailable> {
         Ok(())
     }
 

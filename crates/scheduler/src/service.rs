@@ -72,8 +72,11 @@ pub struct Fault {
 /// What users let a place and each of its slots do, and what keeps slots from it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Services {
-    /// Of the place as a whole.
+    /// Of the place as a whole, as users let it.
     pub place: Service,
+    /// What keeps the place from starting anything, as it has reported it, in a few words for users. While there is
+    /// something, the place drains.
+    pub fault: Option<String>,
     /// Of its slots; one that is missing is enabled.
     pub slots: BTreeMap<SlotId, Service>,
     /// Faults of slots: those that took a slot out of service, and those with which users have enabled it again.
@@ -81,6 +84,14 @@ pub struct Services {
 }
 
 impl Services {
+    /// Of the place as a whole, with what keeps it from starting anything.
+    pub fn of_place(&self) -> Service {
+        match self.place {
+            Service::Enabled if self.fault.is_some() => Service::Draining,
+            service => service,
+        }
+    }
+
     /// Of one slot by itself.
     pub fn of_slot(&self, slot: SlotId) -> Service {
         self.slots.get(&slot).copied().unwrap_or_default()
@@ -159,7 +170,7 @@ impl PlaceSnapshot {
         });
         Self {
             id,
-            state: services.place.of_place(connected),
+            state: services.of_place().of_place(connected),
             slots: slots.collect(),
             aux_limit,
             aux_used,
@@ -216,11 +227,15 @@ mod tests {
         services.set(Some(SlotId(3)), Service::Enabled);
         let (a, b) = (AllocationId::from("a"), AllocationId::from("b"));
         let containers = [(&a, &[SlotId(0), SlotId(1)][..]), (&b, &[])];
-        let snapshot = |connected| {
+        let snapshot = |services: &Services, connected| {
             let slots = (0..4).map(SlotId);
-            PlaceSnapshot::of("p".into(), (&services, connected), slots, 2, containers)
+            PlaceSnapshot::of("p".into(), (services, connected), slots, 2, containers)
         };
-        let states: Vec<SlotState> = snapshot(true).slots.into_iter().map(|s| s.state).collect();
+        let states: Vec<SlotState> = snapshot(&services, true)
+            .slots
+            .into_iter()
+            .map(|s| s.state)
+            .collect();
         assert_eq!(
             states,
             [
@@ -230,9 +245,19 @@ mod tests {
                 SlotState::Free
             ]
         );
-        assert_eq!(snapshot(true).state, PlaceState::Enabled);
-        assert_eq!(snapshot(true).aux_used, 1);
-        assert_eq!(snapshot(false).state, PlaceState::Disconnected);
+        assert_eq!(snapshot(&services, true).state, PlaceState::Enabled);
+        assert_eq!(snapshot(&services, true).aux_used, 1);
+        assert_eq!(snapshot(&services, false).state, PlaceState::Disconnected);
+        // One that cannot start anything takes no new work until it can, whatever users let it do.
+        services.fault = Some("the disk is full".to_owned());
+        assert_eq!(snapshot(&services, true).state, PlaceState::Draining);
+        services.set(None, Service::Enabled);
+        assert_eq!(snapshot(&services, true).state, PlaceState::Draining);
+        services.set(None, Service::Disabled);
+        assert_eq!(snapshot(&services, true).state, PlaceState::Disabled);
+        services.fault = None;
+        services.set(None, Service::Enabled);
+        assert_eq!(snapshot(&services, true).state, PlaceState::Enabled);
         assert_eq!(Service::of(true, true), Service::Draining);
         assert_eq!(Service::of(false, false), Service::Disabled);
     }

@@ -226,7 +226,7 @@ CREATE TABLE agents (
     runtime TEXT NOT NULL,
     registered_at BIGINT NOT NULL,
     disconnected_at BIGINT
-, slot_faults TEXT NOT NULL DEFAULT '{}');
+, slot_faults TEXT NOT NULL DEFAULT '{}', fault TEXT);
 CREATE TABLE checkpoints (
     uuid TEXT PRIMARY KEY,
     experiment_id BIGINT,

@@ -131,6 +131,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "not before",
         text: include_str!("../migrations/0022_not_before.sql"),
     },
+    Migration {
+        version: 23,
+        name: "place faults",
+        text: include_str!("../migrations/0023_place_faults.sql"),
+    },
 ];
 
 /// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.

@@ -56,6 +56,7 @@ struct Columns {
     draining_slots: BTreeSet<SlotId>,
     #[row(json)]
     slot_faults: BTreeMap<SlotId, Fault>,
+    fault: Option<String>,
     #[row(json = "devices")]
     capacity: Capacity,
     #[row(json)]
@@ -70,6 +71,7 @@ impl From<Columns> for PlaceRow {
     fn from(columns: Columns) -> Self {
         let mut services = Services {
             place: Service::of(columns.enabled, columns.draining),
+            fault: columns.fault,
             faults: columns.slot_faults,
             ..Services::default()
         };
@@ -170,6 +172,7 @@ pub(crate) async fn save_all(
             disabled_slots: "text" = |row| row.slots_that(Service::Disabled),
             draining_slots: "text" = |row| row.slots_that(Service::Draining),
             slot_faults: "text" = |row| text(&row.services.faults),
+            fault: "text" = |row| row.services.fault.as_deref(),
             devices: "text" = |row| text(&row.capacity),
             addresses: "text" = |row| text(&row.addresses),
             version: "text" = |row| row.version.as_str(),
@@ -179,8 +182,8 @@ pub(crate) async fn save_all(
         ),
         "ON CONFLICT (id) DO UPDATE SET resource_pool = excluded.resource_pool, instance_id = excluded.instance_id, \
          enabled = excluded.enabled, draining = excluded.draining, disabled_slots = excluded.disabled_slots, \
-         draining_slots = excluded.draining_slots, slot_faults = excluded.slot_faults, devices = excluded.devices, addresses = excluded.addresses, \
-         version = excluded.version, runtime = excluded.runtime, \
+         draining_slots = excluded.draining_slots, slot_faults = excluded.slot_faults, fault = excluded.fault, devices = excluded.devices, \
+         addresses = excluded.addresses, version = excluded.version, runtime = excluded.runtime, \
          disconnected_at = excluded.disconnected_at"
     );
     Ok(())

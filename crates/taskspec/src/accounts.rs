@@ -38,6 +38,40 @@ pub fn of_container(user: &TaskUser, home: &str) -> [TaskFile; 3] {
     })
 }
 
+/// The text of an image's `/etc/passwd` with the account of a container's user in it, before those of the image; `None` =
+/// the image has that account. An account of that name has its own home directory there, another one this.
+pub fn passwd_of_image(user: &TaskUser, home: &str, image: &str) -> Option<String> {
+    let uid = user.uid.to_string();
+    if has_entry(image, &user.user, &uid) {
+        return None;
+    }
+    let entry = |name: &str| format!("{name}:x:{uid}:{}::{}:{}", user.gid, plain(home), SHELLS[1]);
+    changed(with_host(&[&user.user, &user.user], entry, image), image)
+}
+
+/// The same of its `/etc/group`.
+pub fn groups_of_image(user: &TaskUser, image: &str) -> Option<String> {
+    let gid = user.gid.to_string();
+    if has_entry(image, &user.group, &gid) {
+        return None;
+    }
+    let entry = |name: &str| format!("{name}:x:{gid}:");
+    changed(with_host(&[&user.group, &user.group], entry, image), image)
+}
+
+/// Whether a text has this name with this id, the third field.
+fn has_entry(text: &str, name: &str, id: &str) -> bool {
+    text.lines().any(|line| {
+        let mut fields = line.split(':');
+        fields.next() == Some(name) && fields.nth(1) == Some(id)
+    })
+}
+
+/// What a text has become; `None` = the name is one that no account can have.
+fn changed(now: String, before: &str) -> Option<String> {
+    (now.lines().count() > before.lines().count()).then_some(now)
+}
+
 /// The account of a task.
 pub struct Account<'a> {
     /// As the master asked for it: users enter shells by this name.
@@ -184,6 +218,32 @@ mod tests {
             home: "/work",
         };
         assert_eq!(account.group(""), "");
+    }
+
+    #[test]
+    fn an_image_gets_the_account_of_its_user_unless_it_has_it() {
+        let ada = user("ada", 1000, "staff", 50);
+        assert_eq!(passwd_of_image(&ada, "/work", HOST), None);
+        let groups = "root:x:0:\nada:x:1000:\n";
+        assert_eq!(
+            groups_of_image(&ada, groups).unwrap(),
+            format!("staff:x:50:\n{groups}")
+        );
+        assert_eq!(groups_of_image(&ada, "staff:x:50:ada\n"), None);
+        // Known by another name, or another account of its name: its own comes first.
+        for image in [
+            "node:x:1000:1000::/home/node:/bin/sh\n",
+            "ada:x:7:7::/:\n",
+            "",
+        ] {
+            assert_eq!(
+                passwd_of_image(&ada, "/work:x", image).unwrap(),
+                format!("ada:x:1000:50::/work:/bin/sh\n{image}")
+            );
+        }
+        let odd = user("a:b", 1001, "g\nx", 8);
+        assert_eq!(passwd_of_image(&odd, "/work", HOST), None);
+        assert_eq!(groups_of_image(&odd, groups), None);
     }
 
     #[test]

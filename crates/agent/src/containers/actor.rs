@@ -107,7 +107,7 @@ impl Actor {
             failpoint!("agent::container::accept::before_record");
             let container = &self.container;
             if let Err(error) = container.dir.create(&container.spec, &self.record) {
-                self.fail(LaunchError::from(error));
+                self.fail(LaunchError::from(error)).await;
             }
             failpoint!("agent::container::accept::after_record");
             // What is reported to the master must be on disk after a crash.
@@ -158,14 +158,15 @@ impl Actor {
         }
     }
 
-    fn fail(&mut self, error: LaunchError) {
-        let exit = match error {
+    async fn fail(&mut self, error: LaunchError) {
+        let exit = match self.container.confirmed(error).await {
             LaunchError::Killed => ContainerExit::Killed,
             LaunchError::Task(message) => {
                 self.container.log_line(LogLevel::Error, message.clone());
                 ContainerExit::SetupFailed { code: 1, message }
             }
-            LaunchError::Host(message) => {
+            // The look has turned each suspicion into one of the others.
+            LaunchError::Host(message) | LaunchError::Suspected(message) => {
                 tracing::error!(container.id = %self.container.spec.container_id, "cannot start a container: {message}");
                 self.container.log_line(LogLevel::Error, message.clone());
                 ContainerExit::StartFailed { message }
@@ -248,7 +249,7 @@ impl Actor {
                 {
                     self.container.sweep().await;
                 }
-                self.fail(error);
+                self.fail(error).await;
             }
         }
     }
@@ -300,7 +301,7 @@ impl Actor {
             Ok(session) => Some(session),
             // It may run although it is to be ended: find it first; its address does not matter any more.
             Err(LaunchError::Killed) => self.container.shared.session.borrow().clone(),
-            Err(error) => return self.fail(error),
+            Err(error) => return self.fail(error).await,
         };
         let session = session.unwrap_or_else(|| Session {
             welcome: det_agent_proto::Welcome {
@@ -321,7 +322,7 @@ impl Actor {
                     None,
                 ) {
                     Adoption::NameEnd => self.end(self.container.ended().await, None).await,
-                    Adoption::NeverRan => self.fail(LaunchError::Killed),
+                    Adoption::NeverRan => self.fail(LaunchError::Killed).await,
                     // What is not found is not adopted.
                     Adoption::Launch | Adoption::TakeUp => self.launch(commands).await,
                 }
@@ -331,6 +332,7 @@ impl Actor {
             Err(error) => {
                 if let LaunchError::Host(message)
                 | LaunchError::Fault(message)
+                | LaunchError::Suspected(message)
                 | LaunchError::Task(message) = error
                 {
                     tracing::warn!(container.id = %self.container.spec.container_id, "{message}; asking again");

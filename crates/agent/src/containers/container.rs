@@ -18,9 +18,10 @@ use super::prepare::{self, ContainerInputs, PrepareError, PreparedContainer};
 use super::store::{ContainerDir, Identity, KillOrder, RuntimeKind, StartedContainer, StoreError};
 use super::user_directory::UserDirectories;
 use super::{Session, SharedState};
+use crate::host;
 use crate::options::{EndedContainers, TaskLimits};
 use crate::runtime::container_body::HOST;
-use crate::runtime::engine::{ContainerContext, Engine, EngineError, EngineState};
+use crate::runtime::engine::{ContainerContext, Engine, EngineError, EngineState, Obstacle};
 use crate::runtime::process::ProcessRuntime;
 
 /// Time between asking a container to end and killing everything in it, in addition to the script's grace period.
@@ -47,6 +48,8 @@ pub(super) enum LaunchError {
     /// This host cannot start anything at present: its disk is full, or its engine does not answer. It is no failure of the
     /// task.
     Fault(String),
+    /// As [`Self::Fault`] or as [`Self::Host`]: a look at this host decides it.
+    Suspected(String),
     /// It was asked to end before it started.
     Killed,
 }
@@ -63,10 +66,10 @@ impl From<StoreError> for LaunchError {
 impl From<EngineError> for LaunchError {
     fn from(error: EngineError) -> Self {
         let message = error.to_string();
-        if error.is_of_engine() {
-            Self::Fault(message)
-        } else {
-            Self::Host(message)
+        match error.obstacle() {
+            Obstacle::Engine => Self::Fault(message),
+            Obstacle::EngineOrTask => Self::Suspected(message),
+            Obstacle::Task => Self::Host(message),
         }
     }
 }
@@ -153,6 +156,22 @@ impl Container {
     /// The engine of its runtime; waits until it answers.
     pub(super) async fn engine(&self) -> &Engine {
         self.shared.runtimes.engine(self.runtime).await
+    }
+
+    /// An error of a start, once it is known whether this host can start anything. That it cannot is reported to the master.
+    pub(super) async fn confirmed(&self, error: LaunchError) -> LaunchError {
+        if !matches!(error, LaunchError::Fault(_) | LaunchError::Suspected(_)) {
+            return error;
+        }
+        let found = host::look(&self.shared).await;
+        if let Err(reason) = &found {
+            self.shared.host_fault.note(reason);
+        }
+        match (found, error) {
+            (Ok(()), LaunchError::Suspected(message)) => LaunchError::Host(message),
+            (Err(_), LaunchError::Suspected(message)) => LaunchError::Fault(message),
+            (_, error) => error,
+        }
     }
 
     /// Starts it, with the files of its directory.
@@ -307,6 +326,17 @@ impl Container {
                 },
             )
             .await?;
+        let user = &self.spec.user;
+        let home = user.work_dir(&self.spec.script.work_dir);
+        if let Err(reason) = engine.add_account(&id, user, &home).await {
+            self.log_line(
+                LogLevel::Warning,
+                format!(
+                    "the account \"{}\" could not be added to those of the image: {reason}",
+                    user.user
+                ),
+            );
+        }
         engine.start(&id).await?;
         self.container_started(session, id).await
     }

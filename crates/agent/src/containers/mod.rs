@@ -26,6 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::data_dir::DataDir;
 use crate::devices::LocalDevice;
+use crate::host::HostFault;
 use crate::master::MasterAddress;
 use crate::options::AgentOptions;
 use crate::outbox::Outbox;
@@ -56,6 +57,8 @@ pub(crate) struct SharedState {
     pub(crate) guard: HostGuard,
     /// Who listens on ports of this host.
     pub(crate) listeners: Arc<Listeners>,
+    /// What keeps this host from starting containers.
+    pub(crate) host_fault: HostFault,
     /// The interpreter of process tasks; determined when the first one starts.
     pub(crate) python: OnceCell<TaskPython>,
 }

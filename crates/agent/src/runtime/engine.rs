@@ -18,16 +18,17 @@ use bollard::query_parameters::{
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use det_ids::ContainerId;
-use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, RegistryAuth};
+use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, RegistryAuth, TaskUser};
 use futures::StreamExt;
 use nix::sys::signal::Signal;
 use thiserror::Error;
 
 use super::pull::{self, PullProgress};
-use super::{container_body, inspect, logins};
+use super::{container_body, image_accounts, inspect, logins};
 use crate::containers::prepare::PreparedContainer;
 use crate::containers::store::{ContainerDir, RuntimeKind};
 use crate::devices::LocalDevice;
+use crate::host::require_space;
 use crate::options::{EndedContainers, Limits, Ulimit};
 
 /// Labels of our containers; the names are the ones that operators know.
@@ -41,6 +42,8 @@ pub(super) const LABEL_INSTANCE: &str = "ai.determined.agent.instance";
 
 /// An archive without entries is two blocks of zeros.
 const EMPTY_TAR_BYTES: usize = 1024;
+/// How long an engine may take to answer that it is there.
+const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause before an engine that does not answer is asked again.
 const RETRY: Duration = Duration::from_secs(2);
 /// The longest wait for the response to one request that is not a wait or a pull, in seconds.
@@ -55,6 +58,8 @@ pub(crate) struct Engine {
     version: String,
     /// What its host cannot limit for containers.
     unlimited: MissingLimits,
+    /// Where it keeps images and containers, as it reports it.
+    root: Option<PathBuf>,
 }
 
 /// What the host of an engine cannot limit for containers, as the engine reports it.
@@ -145,6 +150,12 @@ pub(crate) enum EngineError {
         action: &'static str,
         reason: String,
     },
+    /// It took the request, and had not answered it in time.
+    #[error("cannot {action}: the container engine did not answer in time: {reason}")]
+    TimedOut {
+        action: &'static str,
+        reason: String,
+    },
     #[error(
         "GPUs in Podman containers need Podman 5.4 or newer, which takes CDI names; this one is {version}"
     )]
@@ -154,16 +165,33 @@ pub(crate) enum EngineError {
 /// What engines print when the disk of their host is full, in lower case.
 const FULL: [&str; 2] = ["no space left on device", "disk quota exceeded"];
 
+/// What keeps a container from starting, as an error of its engine shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// The engine: it would start no other container either.
+    Engine,
+    /// The engine or its host, or what the task asks for: a registry or an image of the task's choice can have the same
+    /// words in an error, and can take as long.
+    EngineOrTask,
+    /// What the task asks for, or something of this host that concerns this task.
+    Task,
+}
+
 impl EngineError {
-    /// Whether it is the state of the engine and its host that keeps a container from starting, whatever it is to run.
-    pub(crate) fn is_of_engine(&self) -> bool {
+    /// What it is that keeps the container from starting.
+    pub(crate) fn obstacle(&self) -> Obstacle {
         match self {
-            Self::Unreachable { .. } | Self::Silent { .. } => true,
+            Self::Unreachable { .. } | Self::Silent { .. } => Obstacle::Engine,
+            Self::TimedOut { .. } => Obstacle::EngineOrTask,
             Self::Pull { reason, .. } | Self::Refused { reason, .. } => {
                 let reason = reason.to_ascii_lowercase();
-                FULL.iter().any(|words| reason.contains(words))
+                if FULL.iter().any(|words| reason.contains(words)) {
+                    Obstacle::EngineOrTask
+                } else {
+                    Obstacle::Task
+                }
             }
-            Self::Registry { .. } | Self::PodmanTooOld { .. } => false,
+            Self::Registry { .. } | Self::PodmanTooOld { .. } => Obstacle::Task,
         }
     }
 }
@@ -250,7 +278,26 @@ impl Engine {
             kind: if is_podman { RuntimeKind::Podman } else { kind },
             version: version.version.unwrap_or_default(),
             unlimited: MissingLimits::of(&info),
+            root: info.docker_root_dir.map(PathBuf::from),
         })
+    }
+
+    /// Whether it could start a container: it answers, and there is space where it keeps images and containers. The error
+    /// is for users.
+    pub(crate) async fn look(&self) -> Result<(), String> {
+        let answer = tokio::time::timeout(LOOK_PATIENCE, self.docker.ping()).await;
+        let kind = self.kind.name();
+        match answer {
+            Ok(Ok(_)) => {}
+            Ok(Err(fault)) => {
+                return Err(format!("{kind} does not answer: {}", sentence(&fault)));
+            }
+            Err(_) => return Err(format!("{kind} does not answer within {LOOK_PATIENCE:?}")),
+        }
+        match &self.root {
+            Some(root) => require_space(root).await,
+            None => Ok(()),
+        }
     }
 
     /// Those of the limits that this engine can set for containers, and a sentence about the others.
@@ -363,6 +410,16 @@ impl Engine {
             },
             Err(fault) => Err(refused("create the container")(fault)),
         }
+    }
+
+    /// Adds the account of a linked user to a created container whose image does not have it. The error is for users.
+    pub(crate) async fn add_account(
+        &self,
+        id: &str,
+        user: &TaskUser,
+        home: &str,
+    ) -> Result<(), String> {
+        image_accounts::add(&self.docker, id, user, home).await
     }
 
     /// Starts a created container.
@@ -596,7 +653,7 @@ fn podman_takes_cdi(version: &str) -> bool {
     (major, minor) >= (5, 4)
 }
 
-fn is_absent(fault: &EngineFault) -> bool {
+pub(super) fn is_absent(fault: &EngineFault) -> bool {
     matches!(
         fault,
         EngineFault::DockerResponseServerError {
@@ -609,10 +666,10 @@ fn is_absent(fault: &EngineFault) -> bool {
 fn refused(action: &'static str) -> impl FnOnce(EngineFault) -> EngineError {
     move |fault| {
         let reason = sentence(&fault);
-        if is_silent(&fault) {
-            EngineError::Silent { action, reason }
-        } else {
-            EngineError::Refused { action, reason }
+        match fault {
+            EngineFault::RequestTimeoutError => EngineError::TimedOut { action, reason },
+            fault if is_silent(&fault) => EngineError::Silent { action, reason },
+            _ => EngineError::Refused { action, reason },
         }
     }
 }
@@ -630,7 +687,7 @@ fn is_silent(fault: &EngineFault) -> bool {
 }
 
 /// The engine's own message, without the client's prefix.
-fn sentence(fault: &EngineFault) -> String {
+pub(super) fn sentence(fault: &EngineFault) -> String {
     match fault {
         EngineFault::DockerResponseServerError { message, .. } => message.clone(),
         EngineFault::DockerStreamError { error } => error.clone(),
@@ -746,6 +803,7 @@ mod tests {
             kind: RuntimeKind::Podman,
             version: "5.4.0".into(),
             unlimited: MissingLimits::default(),
+            root: None,
         };
         // Its socket stays behind, as after SIGKILL.
         drop(listener);
@@ -756,10 +814,12 @@ mod tests {
             engine.start("x").await.unwrap_err(),
         ];
         for error in errors {
-            assert!(error.is_of_engine(), "{error}");
+            assert_eq!(error.obstacle(), Obstacle::Engine, "{error}");
             let message = error.to_string();
             assert!(message.contains("does not answer"), "{message}");
         }
+        let found = engine.look().await.unwrap_err();
+        assert!(found.starts_with("podman does not answer: "), "{found}");
     }
 
     #[test]
@@ -770,8 +830,16 @@ mod tests {
                 message: message.into(),
             })
         };
-        assert!(refused_with("mkdir /var/lib: No space left on device").is_of_engine());
-        assert!(!refused_with("invalid mount path").is_of_engine());
+        assert_eq!(
+            refused_with("mkdir /var/lib: No space left on device").obstacle(),
+            Obstacle::EngineOrTask
+        );
+        assert_eq!(
+            refused_with("invalid mount path").obstacle(),
+            Obstacle::Task
+        );
+        let timed_out = refused("pull the image")(EngineFault::RequestTimeoutError);
+        assert_eq!(timed_out.obstacle(), Obstacle::EngineOrTask, "{timed_out}");
     }
 
     #[tokio::test]

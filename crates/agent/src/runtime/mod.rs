@@ -4,6 +4,7 @@ pub(crate) mod cgroup;
 pub(crate) mod container_body;
 pub(crate) mod engine;
 pub(crate) mod guard;
+mod image_accounts;
 mod inspect;
 pub(crate) mod listeners;
 mod logins;

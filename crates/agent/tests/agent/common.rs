@@ -13,8 +13,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{any, post};
 use det_agent::{AgentError, AgentOptions, RuntimeChoice, Secret, SlotType};
 use det_agent_proto::{
-    AgentLog, ContainerState, DeviceReport, Hello, JOIN_TOKEN_HEADER, PROTOCOL_VERSION, ToAgent,
-    ToMaster, Welcome,
+    AgentLog, ContainerState, DeviceReport, Hello, HostReport, JOIN_TOKEN_HEADER, PROTOCOL_VERSION,
+    ToAgent, ToMaster, Welcome,
 };
 use det_ids::ContainerId;
 use det_taskspec::{ContainerExit, ContainerSpec};
@@ -37,6 +37,8 @@ pub(crate) struct ReceivedMessages {
     pub(crate) agent_logs: Vec<AgentLog>,
     /// The newest report of devices.
     pub(crate) devices: Vec<DeviceReport>,
+    /// Whether its host can start containers, as it has reported last.
+    pub(crate) host: Option<HostReport>,
     /// Bodies of log posts.
     pub(crate) posts: Vec<serde_json::Value>,
     /// Whether an agent is connected now.
@@ -299,6 +301,7 @@ fn note(received: &mut ReceivedMessages, message: ToMaster) {
         ToMaster::Container(report) => reports.push(report),
         ToMaster::Log(log) => received.agent_logs.push(log),
         ToMaster::Devices(report) => received.devices = report.devices,
+        ToMaster::Host(report) => received.host = Some(report),
     }
     for report in reports {
         received

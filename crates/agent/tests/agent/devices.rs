@@ -1,4 +1,4 @@
-//! Devices that are watched, with a stand-in for the driver's tool and a file in place of the kernel's log.
+//! The host, and devices that are watched, with a stand-in for the driver's tool and a file in place of the kernel's log.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -81,5 +81,35 @@ async fn use_and_faults_of_gpus_are_reported_as_they_change() {
     put(root.path(), "state", well.lines().nth(1).unwrap());
     let missing = device(&master, 0, |device| device.fault.is_some()).await;
     assert!(missing.fault.unwrap().contains("does not report"));
+    agent.shut_down().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_write_is_reported_until_it_can() {
+    let root = tempfile::tempdir().unwrap();
+    let master = FakeMaster::start().await;
+    let mut options = options(&master, root.path(), &stub_supervisor(root.path()));
+    options.host_look_pause = Duration::from_millis(10);
+    let well = Agent::start(options.clone());
+    let reported = |wanted: bool| {
+        master.wait("a report of the host", move |received| {
+            let host = received.host.clone()?;
+            (host.fault.is_some() == wanted).then_some(host)
+        })
+    };
+    reported(false).await;
+    well.shut_down().await.unwrap();
+
+    // Where the file of the look should be, there is something else.
+    let in_the_way = options.data_dir.join("probe");
+    std::fs::create_dir(&in_the_way).unwrap();
+    let agent = Agent::start(options);
+    let fault = reported(true).await.fault.unwrap();
+    assert!(
+        fault.starts_with("cannot write to the data directory \""),
+        "{fault}"
+    );
+    std::fs::remove_dir(&in_the_way).unwrap();
+    reported(false).await;
     agent.shut_down().await.unwrap();
 }

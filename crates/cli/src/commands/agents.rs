@@ -111,11 +111,16 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
     let mut listing = Listing::new(columns.map(|(_, header)| header));
     let mut objects = Vec::new();
     let mut disconnected = Vec::new();
+    let mut faults = Vec::new();
     for agent in all(client).await? {
         let id = text(&agent, "id");
         let is_away = agent["disconnected"] == true;
         if is_away {
             disconnected.push(last_part(&id).to_owned());
+        }
+        let fault = text(&agent, "fault");
+        if !fault.is_empty() {
+            faults.push(format!("{}: {fault}", last_part(&id)));
         }
         let cells = [
             json!(last_part(&id)),
@@ -144,6 +149,7 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
         // Scripts read the columns of the table by position, so the table gets no further column.
         object.insert("agent_version".to_owned(), agent["agentVersion"].clone());
         object.insert("disconnected".to_owned(), json!(is_away));
+        object.insert("fault".to_owned(), json!(fault));
         objects.push(object);
     }
     listing.print(format, &objects)?;
@@ -153,6 +159,13 @@ async fn list(client: &Client, format: Format) -> Result<(), CliError> {
              (agent_reconnect_wait of its pool)",
             disconnected.join(", ")
         ));
+    }
+    if format == Format::Table {
+        for fault in faults {
+            output::note(format_args!(
+                "takes no new tasks until its host can start containers: {fault}"
+            ));
+        }
     }
     Ok(())
 }

@@ -190,6 +190,37 @@ fn work_on_a_slot_with_a_fault_goes_on_and_new_work_goes_elsewhere() {
 }
 
 #[test]
+fn a_host_that_cannot_start_containers_takes_no_new_work_until_it_can() {
+    let mut world = world(SINGLE, 0);
+    let ids = world.runs_on(1, &["a"]);
+    let report = |fault: Option<&str>| Event::HostReported {
+        place: "a".into(),
+        fault: fault.map(str::to_owned),
+    };
+    world.happens(report(Some("the disk is full")));
+    assert_eq!(world.containers[&ids[0]].desired, DesiredState::Run);
+    assert!(!world.places[&"a".into()].takes(&[SlotId(2)]));
+    // A repeat and another reason are no new faults, and users cannot enable what does not work.
+    world.happens(report(Some("the disk is full")));
+    world.happens(report(Some("the engine does not answer")));
+    world.happens(Event::ServiceChanged {
+        place: "a".into(),
+        slot: None,
+        service: Service::Enabled,
+        cause: Cause::actor(ActorName::user("ada")),
+    });
+    assert!(!world.places[&"a".into()].takes(&[SlotId(2)]));
+    world.happens(report(None));
+    assert!(world.places[&"a".into()].takes(&[SlotId(2)]));
+    assert!(world.is_woken(&Topic::Schedule));
+    let (began, ended) = (EventKind::HostFault, EventKind::HostFaultEnded);
+    assert_eq!(
+        world.records_of_place("a"),
+        [began, EventKind::Enabled, ended]
+    );
+}
+
+#[test]
 fn a_place_is_waited_for_as_long_as_its_pool_says() {
     let absence = |since, connected| CORE.absence(since, connected, 60, Micros(100));
     assert_eq!(absence(None, true), Absence::None);

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_agent_proto::{AgentLog, DeviceReport, DevicesReport, Hello, PROTOCOL_VERSION, Welcome};
+use det_agent_proto::{
+    AgentLog, DeviceReport, DevicesReport, Hello, HostReport, PROTOCOL_VERSION, Welcome,
+};
 use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
 use det_ids::{AgentId, LogSource, LogStream, PlaceId, SlotId};
@@ -382,6 +384,31 @@ impl Registry for Agents {
         }
         self.orchestration
             .commit(Event::FaultsReported { place, faults })
+            .await
+    }
+
+    async fn host(&self, agent: &AgentId, report: HostReport) -> AppResult<()> {
+        let place = PlaceId::from(agent.clone());
+        let fault = report.fault.as_deref().map(short);
+        let found = {
+            let mut conn = self.context.store.read().await?;
+            places::find(&mut conn.conn(), &place).await?
+        };
+        if found.is_none_or(|row| row.services.fault == fault) {
+            return Ok(());
+        }
+        match &fault {
+            Some(fault) => tracing::warn!(
+                agent.id = agent.as_str(),
+                "an agent takes no new work until its host can start containers: {fault}"
+            ),
+            None => tracing::info!(
+                agent.id = agent.as_str(),
+                "an agent takes new work: its host can start containers again"
+            ),
+        }
+        self.orchestration
+            .commit(Event::HostReported { place, fault })
             .await
     }
 

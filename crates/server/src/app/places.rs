@@ -382,7 +382,7 @@ impl NamespaceCore for Places {
         self.homes
             .write((), move |(), tx, _| {
                 Box::pin(async move {
-                    namespaces::forget(&mut tx.conn(), &manager, &namespace).await?;
+                    namespaces::delete_removed(&mut tx.conn(), &manager, &namespace).await?;
                     Ok(())
                 })
             })

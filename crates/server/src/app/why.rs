@@ -25,7 +25,7 @@ use crate::error::{AppError, AppResult};
 
 /// Waiting tasks of a job whose start is estimated at most.
 const MOST_ESTIMATES: usize = 8;
-/// Slots with faults that are named at most.
+/// Faults of places and slots that are named at most.
 const MOST_FAULTS: usize = 100;
 /// Places that are away that are named at most.
 const MOST_AWAY: usize = 100;
@@ -61,8 +61,8 @@ pub struct JobExplanation {
     pub other_pools: BTreeMap<AllocationId, Vec<String>>,
     /// Places and slots of its pool.
     pub capacity: PoolCapacity,
-    /// Slots of its pool that faults of their devices keep out of service, and what is wrong with them.
-    pub faults: Vec<(PlaceId, SlotId, String)>,
+    /// Places of its pool, and slots of them, that faults keep out of service, and what is wrong with each.
+    pub faults: Vec<(PlaceId, Option<SlotId>, String)>,
     /// The places of its pool that are away.
     pub away: Vec<AwayPlace>,
     /// Places of its pool that were given up lately, newest first, if it waits.
@@ -514,13 +514,16 @@ fn placements(pool: &PoolSnapshot) -> BTreeMap<AllocationId, Vec<(PlaceId, i64)>
     of_running.collect()
 }
 
-/// The slots of these places that faults of their devices keep out of service.
-fn faults(rows: &[PlaceRow]) -> Vec<(PlaceId, SlotId, String)> {
+/// Those of these places, and of their slots, that faults keep out of service.
+fn faults(rows: &[PlaceRow]) -> Vec<(PlaceId, Option<SlotId>, String)> {
     let mut faults = Vec::new();
     for row in rows {
+        if let Some(fault) = &row.services.fault {
+            faults.push((row.id.clone(), None, fault.clone()));
+        }
         for slot in row.services.faults.keys() {
             if let Some(fault) = row.services.fault_of(*slot) {
-                faults.push((row.id.clone(), *slot, fault.to_owned()));
+                faults.push((row.id.clone(), Some(*slot), fault.to_owned()));
             }
         }
     }

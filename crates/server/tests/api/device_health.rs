@@ -1,6 +1,6 @@
-//! How much devices are used, and what a fault of one leads to.
+//! How much devices are used, and what a fault of one, or of its host, leads to.
 
-use det_agent_proto::{DeviceReport, DevicesReport, ToMaster};
+use det_agent_proto::{DeviceReport, DevicesReport, HostReport, ToMaster};
 use det_ids::SlotId;
 use serde_json::{Value, json};
 
@@ -195,6 +195,67 @@ async fn a_fault_that_an_administrator_knows_does_not_drain_the_slot_again() {
     assert_eq!(
         (&shown["draining"], &shown["enabled"], &shown["fault"]),
         (&json!(false), &json!(false), &json!("hot and more"))
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_whose_host_cannot_start_containers_gets_no_new_work_until_it_can() {
+    let cluster = Cluster::start().await;
+    let (client, admin) = (cluster.determined().await, cluster.admin().await);
+    let mut agent = cluster.agent("a1", 2).await;
+    let host = |fault: Option<&str>| {
+        ToMaster::Host(HostReport {
+            fault: fault.map(str::to_owned),
+        })
+    };
+    agent.say(&host(Some("the disk\nis full"))).await;
+    let path = "/api/v1/agents/a1";
+    let drains = |answer: &Value| answer["agent"]["draining"] == true;
+    let shown = cluster.until(&client, path, drains).await["agent"].clone();
+    assert_eq!(
+        (&shown["fault"], &shown["enabled"], &shown["disconnected"]),
+        (&json!("the disk is full"), &json!(false), &json!(false))
+    );
+    assert_eq!(shown["slots"]["0"]["enabled"], false);
+    let waiting = cluster.experiment("waiting", 1).await;
+    let why = format!(
+        "/api/v1/job-queues/{}/why",
+        cluster.task_of(waiting).await.0.job_id
+    );
+    let explained = cluster
+        .until(&client, &why, |why| {
+            why["waiting"][0]["waitReason"]["message"].is_string()
+        })
+        .await;
+    assert_eq!(
+        explained["pool"]["faults"],
+        json!(["agent a1 cannot start containers: the disk is full"])
+    );
+    // An administrator cannot enable what does not work, and a master that starts again knows it.
+    let enabled = admin.post("/api/v1/agents/a1/enable", json!(null)).await;
+    assert_eq!(enabled.ok()["agent"]["draining"], true);
+    let cluster = cluster.restart().await;
+    let client = cluster.determined().await;
+    let mut agent = cluster.agent("a1", 2).await;
+    assert_eq!(
+        client.get(path).await.ok()["agent"]["fault"],
+        json!("the disk is full")
+    );
+    agent.say(&host(None)).await;
+    assert_eq!(
+        agent.next_start().await.task_id,
+        cluster.task_of(waiting).await.0.id
+    );
+    let kinds: Vec<String> = records(&client)
+        .await
+        .into_iter()
+        .map(|(kind, ..)| kind)
+        .collect();
+    let of_host = |kind: &&String| kind.starts_with("host_fault");
+    assert_eq!(
+        kinds.iter().filter(of_host).collect::<Vec<_>>(),
+        ["host_fault", "host_fault_ended"]
     );
     cluster.stop().await;
 }

@@ -613,6 +613,7 @@ pub(crate) async fn places_are_replaced_and_removed(world: &World) {
     services.set(Some(SlotId(0)), Service::Disabled);
     services.set(Some(SlotId(3)), Service::Draining);
     services.note_faults(&[(SlotId(11), "it is \"hot\"".to_owned())].into());
+    services.fault = Some("its disk is \"full\"".to_owned());
     let changed = PlaceRow {
         services,
         capacity: Capacity::Count {

@@ -1,4 +1,4 @@
-//! What a pool cannot offer at present: devices with faults, agents that are away, and those that were given up.
+//! What a pool cannot offer at present: hosts and devices with faults, agents that are away, and those that were given up.
 
 use serde_json::Value;
 
@@ -35,7 +35,7 @@ fn lost_lines(pool: &Value) -> Vec<String> {
     lines
 }
 
-/// The lines about devices that faults keep out of service.
+/// The lines about agents and devices that faults keep out of service.
 fn fault_lines(pool: &Value) -> Vec<String> {
     let faults: Vec<String> = items(&pool["faults"])
         .map(|fault| format!("  {}", plain(fault)))
@@ -43,7 +43,9 @@ fn fault_lines(pool: &Value) -> Vec<String> {
     if faults.is_empty() {
         return faults;
     }
-    let title = "Out of service because of faults, until they are enabled:".to_owned();
+    let title =
+        "Out of service because of faults (slots until they are enabled, agents until it is over):"
+            .to_owned();
     [vec![title], faults].concat()
 }
 

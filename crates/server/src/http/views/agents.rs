@@ -91,8 +91,8 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Agent {
     // An agent without a connection takes no work and keeps what it has until it is back or given up, whatever was asked
     // of it: clients know that as an agent that is drained. What was asked stays in the row.
     let away = row.disconnected_at.is_some();
-    let takes_work = row.services.place == Service::Enabled && !away;
-    let drains = away || row.services.place == Service::Draining;
+    let takes_work = row.services.of_place() == Service::Enabled && !away;
+    let drains = away || row.services.of_place() == Service::Draining;
     let mut containers = BTreeMap::new();
     let mut holder: BTreeMap<SlotId, Container> = BTreeMap::new();
     for container in live {
@@ -158,6 +158,7 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Agent {
         version: API_VERSION.to_owned(),
         agent_version: row.version.clone(),
         disconnected: away,
+        fault: row.services.fault.clone().unwrap_or_default(),
     }
 }
 

@@ -299,7 +299,10 @@ fn pool(explanation: &JobExplanation) -> PoolSituation {
         slots: explanation.capacity.slots,
         free_slots: explanation.capacity.free,
         faults: (explanation.faults.iter())
-            .map(|(place, slot, fault)| format!("slot {} of agent {place}: {fault}", slot.0))
+            .map(|(place, slot, fault)| match slot {
+                Some(slot) => format!("slot {} of agent {place}: {fault}", slot.0),
+                None => format!("agent {place} cannot start containers: {fault}"),
+            })
             .collect(),
         agents_away: explanation
             .away

@@ -1,0 +1,161 @@
+//! The account of a task's user in a container whose image does not have it: without one, programs that ask for the name of
+//! their user fail, sessions of a shell are refused, and the home directory is `/`.
+//!
+//! It is written into `/etc/passwd` and `/etc/group` of the created container, which is the only one that sees them.
+
+use std::io::Read as _;
+
+use bollard::Docker;
+use bollard::query_parameters::{
+    DownloadFromContainerOptionsBuilder, UploadToContainerOptionsBuilder,
+};
+use det_taskspec::TaskUser;
+use det_taskspec::accounts::{groups_of_image, passwd_of_image};
+use futures::StreamExt as _;
+
+use super::engine::{is_absent, sentence};
+
+/// Bytes of such a file that are read at most, with those of its archive.
+const MOST_BYTES: usize = 1 << 20;
+/// Where the files are.
+const DIRECTORY: &str = "/etc";
+
+/// Adds the account of a linked user to a container that was created and not started. May be repeated. The error is for
+/// users.
+pub(super) async fn add(
+    docker: &Docker,
+    id: &str,
+    user: &TaskUser,
+    home: &str,
+) -> Result<(), String> {
+    if user.uid == 0 {
+        return Ok(());
+    }
+    let mut files = Vec::new();
+    if let Some(file) = found(docker, id, "passwd").await? {
+        let text = passwd_of_image(user, home, &file.text);
+        files.extend(text.map(|text| File { text, ..file }));
+    }
+    if let Some(file) = found(docker, id, "group").await? {
+        let text = groups_of_image(user, &file.text);
+        files.extend(text.map(|text| File { text, ..file }));
+    }
+    if files.is_empty() {
+        return Ok(());
+    }
+    let archive = archive_of(&files).map_err(|error| error.to_string())?;
+    let options = UploadToContainerOptionsBuilder::new()
+        .path(DIRECTORY)
+        .build();
+    let body = bollard::body_full(archive.into());
+    let written = docker.upload_to_container(id, Some(options), body).await;
+    written.map_err(|fault| sentence(&fault))
+}
+
+/// A file of a container.
+struct File {
+    name: &'static str,
+    text: String,
+    mode: u32,
+    ids: (u64, u64),
+}
+
+/// A file of the container's; an empty one where its image has none, `None` if what is there is no file of text.
+async fn found(docker: &Docker, id: &str, name: &'static str) -> Result<Option<File>, String> {
+    let options = DownloadFromContainerOptionsBuilder::new()
+        .path(&format!("{DIRECTORY}/{name}"))
+        .build();
+    let mut pieces = Box::pin(docker.download_from_container(id, Some(options)));
+    let mut archive = Vec::new();
+    while let Some(piece) = pieces.next().await {
+        match piece {
+            Ok(piece) => archive.extend_from_slice(&piece),
+            Err(fault) if is_absent(&fault) => {
+                return Ok(Some(File {
+                    name,
+                    text: String::new(),
+                    mode: 0o644,
+                    ids: (0, 0),
+                }));
+            }
+            Err(fault) => return Err(sentence(&fault)),
+        }
+        if archive.len() > MOST_BYTES {
+            return Err(format!(
+                "{DIRECTORY}/{name} is larger than {MOST_BYTES} bytes"
+            ));
+        }
+    }
+    read(&archive, name).map_err(|error| format!("{DIRECTORY}/{name} cannot be read: {error}"))
+}
+
+/// The one file of an archive; `None` if what it has is no file of text.
+fn read(archive: &[u8], name: &'static str) -> std::io::Result<Option<File>> {
+    let mut archive = tar::Archive::new(archive);
+    let Some(entry) = archive.entries()?.next() else {
+        return Ok(None);
+    };
+    let mut entry = entry?;
+    let header = entry.header();
+    if !header.entry_type().is_file() {
+        return Ok(None);
+    }
+    let (mode, ids) = (header.mode()?, (header.uid()?, header.gid()?));
+    let mut bytes = Vec::new();
+    entry.read_to_end(&mut bytes)?;
+    let text = String::from_utf8(bytes).ok();
+    Ok(text.map(|text| File {
+        name,
+        text,
+        mode,
+        ids,
+    }))
+}
+
+fn archive_of(files: &[File]) -> std::io::Result<Vec<u8>> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for file in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(file.text.len() as u64);
+        header.set_mode(file.mode);
+        header.set_uid(file.ids.0);
+        header.set_gid(file.ids.1);
+        archive.append_data(&mut header, file.name, file.text.as_bytes())?;
+    }
+    archive.into_inner()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_keeps_its_owner_and_its_mode() {
+        let file = File {
+            name: "passwd",
+            text: "root:x:0:0::/:/bin/sh\n".into(),
+            mode: 0o640,
+            ids: (3, 4),
+        };
+        let archive = archive_of(&[file]).unwrap();
+        let found = read(&archive, "passwd").unwrap().unwrap();
+        assert_eq!(
+            (found.text.as_str(), found.mode, found.ids),
+            ("root:x:0:0::/:/bin/sh\n", 0o640, (3, 4))
+        );
+    }
+
+    #[test]
+    fn what_is_no_file_of_text_is_left_alone() {
+        let mut archive = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+        archive
+            .append_link(&mut header, "passwd", "/elsewhere")
+            .unwrap();
+        let archive = archive.into_inner().unwrap();
+        assert!(read(&archive, "passwd").unwrap().is_none());
+        assert!(read(&[0; 1024], "passwd").unwrap().is_none());
+    }
+}
