@@ -211,6 +211,9 @@ def test_the_master_is_away_for_a_while(cluster: Cluster) -> None:
     ledger = Ledger.start(cluster, "outage")
     before = ledger.identity()
     (ledger.shared / "away").unlink(missing_ok=True)
+    (ledger.shared / "no-saves").touch()
+    # One that is being made has an end by then.
+    ledger.grows(11)
     cluster.part("master").kill()
     wait_for("the trial to notice", lambda: (ledger.shared / "away").exists(), within=15)
     stays_true("the trial lives", before[1].alive, throughout=OUTAGE)
