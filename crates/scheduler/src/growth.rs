@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use det_ids::{AllocationId, PlaceId};
 
+use crate::future::ShapeSet;
 use crate::model::{PlaceState, PoolSettings, Provisionable};
 use crate::prepared::{PlaceView, PreparedPool, Service, WaitingRequest};
 use crate::reason::{BlockingCause, WaitReason};
 use crate::space::Parts;
 
-/// Requests that are looked at in one pass at most: with more of them, places that are added for these come first.
-const MOST_LOOKED_AT: usize = 1_000;
+/// Requests that places are added for after one pass at most: with more of them, places that are added for these come first.
+const MOST_GROWN_FOR: usize = 1_000;
 
 /// A waiting request that starts when places are added.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,11 +77,13 @@ fn is_for_want_of_places(reason: &WaitReason, served: &BTreeSet<&AllocationId>) 
 }
 
 /// The requests that places are worth adding for, in the order of the queue; none where the pool has a fixed number of
-/// places. `reason_of` gives why a request waits, by its number, and `placed` what starts in the same pass.
+/// places. `reason_of` gives why a request waits, by its number, `placed` what starts in the same pass, and `given_up` the
+/// requests for which adding places has failed.
 pub(crate) fn growth<'r>(
     prepared: &PreparedPool,
     reason_of: impl Fn(usize) -> Option<&'r Arc<WaitReason>>,
     placed: &[(usize, Parts)],
+    given_up: &BTreeSet<AllocationId>,
 ) -> Vec<Growth> {
     let Some(added) = prepared.settings.provisionable else {
         return Vec::new();
@@ -88,21 +91,33 @@ pub(crate) fn growth<'r>(
     let mut grown = None;
     let mut served = BTreeSet::new();
     let mut growth = Vec::new();
+    // Shapes that the pool has nothing for however it grows. It only becomes fuller, so that each of them is tried once: a
+    // queue full of such requests costs little, and does not hide one behind them that growth helps.
+    let mut unfit = ShapeSet::new(prepared.shapes.len());
     for (number, waiting) in prepared.requests.iter().enumerate() {
         let Some(reason) = reason_of(number) else {
             continue;
         };
-        if !is_for_want_of_places(reason, &served) {
+        let (id, shape) = (&waiting.request.allocation_id, waiting.shape);
+        let misfits = prepared.shapes[shape].misfits.as_ref();
+        if unfit.contains(shape)
+            || misfits.is_some_and(|misfits| misfits.is_refused)
+            || !is_for_want_of_places(reason, &served)
+            || given_up.contains(id)
+        {
             continue;
         }
         let grown = grown.get_or_insert_with(|| GrownPool::new(prepared, added, placed));
-        if let Some(taken) = grown.take(&prepared.settings, waiting) {
-            served.insert(&waiting.request.allocation_id);
-            growth.extend((taken.added_shares > 0).then_some(taken.growth));
-        }
-        grown.looked_at += 1;
-        if grown.looked_at == MOST_LOOKED_AT {
-            break;
+        let Some(taken) = grown.take(&prepared.settings, waiting) else {
+            unfit.insert(shape);
+            continue;
+        };
+        served.insert(id);
+        if taken.added_shares > 0 {
+            growth.push(taken.growth);
+            if growth.len() == MOST_GROWN_FOR {
+                break;
+            }
         }
     }
     growth
@@ -133,8 +148,6 @@ struct GrownPool<'p> {
     /// and the work of the pool goes on elsewhere.
     absent: usize,
     new: Vec<Remainder>,
-    /// Requests that have been looked at.
-    looked_at: usize,
 }
 
 impl<'p> GrownPool<'p> {
@@ -161,7 +174,6 @@ impl<'p> GrownPool<'p> {
             absent: counted - present.len(),
             present,
             new: Vec::new(),
-            looked_at: 0,
         }
     }
 

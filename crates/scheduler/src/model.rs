@@ -267,6 +267,8 @@ pub struct Misfits {
     /// Why, for the sentence: the most frequent reasons, each with the number of places that it holds for, the most frequent
     /// first.
     pub groups: Vec<MisfitGroup>,
+    /// Whether places that are added do not take them either, because something else than places refuses them.
+    pub is_refused: bool,
 }
 
 /// Why some places do not fit.
@@ -303,9 +305,24 @@ impl Misfits {
         misfits
     }
 
-    /// Whether every place fits.
+    /// Of containers that are admitted to no place at present, neither to these, which are all, nor to any that is added:
+    /// the reason.
+    pub fn refused(places: impl IntoIterator<Item = PlaceId>, reason: String) -> Self {
+        let now: BTreeSet<PlaceId> = places.into_iter().collect();
+        Self {
+            groups: vec![MisfitGroup {
+                reason,
+                places: u32::try_from(now.len()).unwrap_or(u32::MAX),
+            }],
+            never: BTreeSet::new(),
+            now,
+            is_refused: true,
+        }
+    }
+
+    /// Whether every place fits, those that may be added included.
     pub fn is_empty(&self) -> bool {
-        self.never.is_empty() && self.now.is_empty()
+        self.never.is_empty() && self.now.is_empty() && !self.is_refused
     }
 }
 

@@ -34,6 +34,9 @@ pub struct Planner {
     /// Requests whose reason the next pass reports, even if that has not changed; it takes them out. Those that do not wait are
     /// ignored.
     pub unreported: BTreeSet<AllocationId>,
+    /// Requests that places are not added for at present, because adding them has failed: they take nothing of what the pool
+    /// may become. Those that do not wait are ignored.
+    pub given_up: Arc<BTreeSet<AllocationId>>,
 }
 
 /// What a pass decided, and the reasons that have changed since the caller last received them.
@@ -65,6 +68,7 @@ impl Planner {
             reasons: HashSet::new(),
             cursor: 0,
             unreported: BTreeSet::new(),
+            given_up: Arc::default(),
         }
     }
 
@@ -185,7 +189,7 @@ impl Planner {
         let (of, list) = std::mem::take(&mut decision.reasons).into_parts();
         let list = intern(&mut self.reasons, list);
         let reason_of = |number: usize| list.get(of[number].checked_sub(1)? as usize);
-        let growth = growth(&self.prepared, reason_of, &decision.placed);
+        let growth = growth(&self.prepared, reason_of, &decision.placed, &self.given_up);
         let ReasonUpdates {
             mut waiting,
             refreshed,

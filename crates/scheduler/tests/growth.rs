@@ -2,10 +2,11 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use common::{World, notebook, pool, prio};
-use det_scheduler::{Growth, PlaceState, Planner, Policy, Provisionable, Share};
+use common::{World, notebook, pool, prio, wait};
+use det_scheduler::{Growth, PlaceState, Planner, Policy, Provisionable, Share, plan};
 use proptest::prelude::*;
 
 /// A pool that grows to so many places of 8 slots.
@@ -144,6 +145,57 @@ fn places_that_do_not_fit_are_not_counted_on() {
 }
 
 #[test]
+fn no_place_is_added_for_what_is_admitted_to_none() {
+    let quota = "quota \"few\" of namespace \"team\" has cpu 8 used of 8, and the task needs 1";
+    for world in [pool(), pool().place("a", 8)] {
+        let world = growing(world, 4)
+            .queued("t", 16, &prio(42).refused(quota))
+            .queued("n", 0, &notebook(42).refused(quota));
+        assert_eq!(asked(&world), []);
+        world.clone().expect(&[
+            wait("t", "agents_do_not_fit"),
+            wait("n", "agents_do_not_fit"),
+        ]);
+        let (_, reason) = plan(&world.pool, &world.queue, world.now).waiting.remove(0);
+        assert!(reason.to_string().contains(quota), "{reason}");
+        let behind = world.queued("u", 8, &prio(42)).queued("v", 8, &prio(42));
+        let free = u32::try_from(behind.pool.places.len()).unwrap();
+        assert_eq!(asked(&behind).len(), 2 - free as usize);
+    }
+}
+
+#[test]
+fn a_task_that_was_given_up_takes_nothing_of_what_the_pool_may_become() {
+    let world = growing(pool(), 2)
+        .place("a", 8)
+        .running("r", 8, &prio(42))
+        .queued("hopeless", 8, &prio(42))
+        .queued("behind", 8, &prio(42));
+    assert_eq!(asked(&world), [ask("hopeless", 1, &[8])]);
+    let given_up = |ids: &[&str]| {
+        let mut planner = Planner::of(&world.pool, &world.queue);
+        planner.given_up = Arc::new(ids.iter().map(|id| (*id).into()).collect());
+        let growth = planner.pass(world.now, 0).growth;
+        let ids = growth.into_iter().map(|it| it.allocation_id.to_string());
+        ids.collect::<Vec<_>>()
+    };
+    assert_eq!(given_up(&["hopeless"]), ["behind"]);
+    assert!(given_up(&["hopeless", "behind", "ended"]).is_empty());
+    assert_eq!(given_up(&["behind"]), ["hopeless"]);
+}
+
+#[test]
+fn many_tasks_that_no_growth_helps_do_not_hide_one_that_it_does() {
+    // Each of them needs more places than the pool may have free.
+    let mut world = growing(pool(), 2).place("a", 8).running("r", 8, &prio(42));
+    for number in 0..1_500 {
+        world = world.queued(&format!("large{number:04}"), 16, &prio(42));
+    }
+    let world = world.queued("small", 8, &prio(42));
+    assert_eq!(asked(&world), [ask("small", 1, &[8])]);
+}
+
+#[test]
 fn a_pool_without_places_grows_for_tasks_without_slots() {
     let world = growing(pool(), 2)
         .queued("n1", 0, &notebook(42))
@@ -180,7 +232,7 @@ proptest! {
     #[test]
     fn places_that_are_added_are_of_use(
         places in prop::collection::vec(0_u32..=8, 0..4),
-        waiting in prop::collection::vec((0_u32..=24, 1_u8..5, any::<bool>()), 1..6),
+        waiting in prop::collection::vec((0_u32..=24, 1_u8..5, any::<bool>(), 0_u8..6), 1..6),
         most in 1_u32..8,
         fair in any::<bool>(),
     ) {
@@ -195,11 +247,26 @@ proptest! {
                 world = world.running(&format!("r{number}"), *used, &prio(1).on(&name));
             }
         }
-        for (number, (slots, priority, single)) in waiting.iter().enumerate() {
-            let traits = if *single { notebook(*priority) } else { prio(*priority) };
-            world = world.queued(&format!("t{number}"), *slots, &traits);
+        let mut given_up = BTreeSet::new();
+        for (number, (slots, priority, single, kind)) in waiting.iter().enumerate() {
+            let mut traits = if *single { notebook(*priority) } else { prio(*priority) };
+            let id = format!("t{number}");
+            match kind {
+                0 => traits = traits.refused("a quota"),
+                1 => drop(given_up.insert(id.as_str().into())),
+                _ => {}
+            }
+            world = world.queued(&id, *slots, &traits);
         }
-        let growth = growth(&world);
+        let mut planner = Planner::of(&world.pool, &world.queue);
+        planner.given_up = Arc::new(given_up.clone());
+        let growth = planner.pass(world.now, 0).growth;
+        for asked in &growth {
+            prop_assert!(!given_up.contains(&asked.allocation_id));
+            let mut requests = world.queue.requests.iter();
+            let request = requests.find(|it| it.allocation_id == asked.allocation_id).unwrap();
+            prop_assert_eq!(&request.misfits, &None);
+        }
         let added: u32 = growth.iter().map(|it| it.added_places).sum();
         let present = u32::try_from(places.len()).unwrap();
         prop_assert!(growth.is_empty() || added + present <= most.max(present));
@@ -215,6 +282,8 @@ proptest! {
         for number in 0..added {
             world = world.place(&format!("new{number}"), 8);
         }
+        // Places that have come take what was given up as well, as if it had been helped.
+        world.queue.requests.retain(|it| it.misfits.is_none() && !given_up.contains(&it.allocation_id));
         let placed = world.decide().placements;
         if !fair {
             let starts = placed.iter().any(|it| it.allocation_id == first.allocation_id);

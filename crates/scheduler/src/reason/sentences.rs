@@ -218,7 +218,13 @@ impl WaitReason {
                         ", and no other place takes it; change what the task demands, or the places",
                     ),
                     otherwise => {
-                        f.write_str("; as to the others: ")?;
+                        let concerns_places = lacking.iter().any(|group| group.places > 0);
+                        let others = if concerns_places {
+                            "; as to the others: "
+                        } else {
+                            "; apart from that: "
+                        };
+                        f.write_str(others)?;
                         otherwise.write(f, label, workspace_label)
                     }
                 }
@@ -245,6 +251,10 @@ impl WaitReason {
 fn misfit_sentence(f: &mut fmt::Formatter<'_>, lacking: &[MisfitGroup]) -> fmt::Result {
     for (number, group) in lacking.iter().enumerate() {
         let between = if number == 0 { "" } else { "; " };
+        if group.places == 0 {
+            write!(f, "{between}no place would take it: {}", group.reason)?;
+            continue;
+        }
         let verb = if group.places == 1 { "does" } else { "do" };
         let places = count(group.places, "place");
         write!(f, "{between}{places} {verb} not fit: {}", group.reason)?;

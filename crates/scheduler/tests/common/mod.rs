@@ -39,6 +39,8 @@ pub struct Traits {
     excluded: Vec<String>,
     /// Places that it does not fit, whether that lasts, and why.
     unfit: Vec<(String, bool, String)>,
+    /// Why it is admitted to no place, whichever there are.
+    refused: Option<String>,
     on: Vec<String>,
 }
 
@@ -54,6 +56,7 @@ pub fn prio(priority: u8) -> Traits {
         waited: 0,
         excluded: Vec::new(),
         unfit: Vec::new(),
+        refused: None,
         on: Vec::new(),
     }
 }
@@ -95,6 +98,11 @@ impl Traits {
     pub fn unfit_for(mut self, place: &str, never: bool, reason: &str) -> Self {
         self.unfit
             .push((place.to_owned(), never, reason.to_owned()));
+        self
+    }
+    /// Is admitted to no place of the pool, and to none that is added.
+    pub fn refused(mut self, reason: &str) -> Self {
+        self.refused = Some(reason.to_owned());
         self
     }
     pub fn on(mut self, place: &str) -> Self {
@@ -248,16 +256,22 @@ impl World {
                 .iter()
                 .map(|a| PlaceId::from(a.as_str()))
                 .collect(),
-            misfits: (!traits.unfit.is_empty()).then(|| {
-                let unfit = traits.unfit.iter();
-                let unfit = unfit.map(|(place, never, reason)| {
-                    (PlaceId::from(place.as_str()), (*never, reason.clone()))
-                });
-                Misfits::of(unfit).into()
-            }),
+            misfits: self.misfits(traits).map(Into::into),
             requested_at,
             not_before: None,
         }
+    }
+
+    fn misfits(&self, traits: &Traits) -> Option<Misfits> {
+        if let Some(reason) = &traits.refused {
+            let places = self.pool.places.iter().map(|place| place.id.clone());
+            return Some(Misfits::refused(places, reason.clone()));
+        }
+        let unfit = traits.unfit.iter();
+        let unfit = unfit.map(|(place, never, reason)| {
+            (PlaceId::from(place.as_str()), (*never, reason.clone()))
+        });
+        (!traits.unfit.is_empty()).then(|| Misfits::of(unfit))
     }
 
     /// Slots for a running task: on the named places, or wherever they are free, first places first.
