@@ -39,7 +39,7 @@ pub use names::{
     secret_names,
 };
 pub use namespace_limits::{
-    NamespaceLimits, QuotaDemand, QuotaLimits, node_selector, quota_limits,
+    NamespaceLimits, QuotaDemand, QuotaLimits, QuotaRefusal, node_selector, quota_limits,
 };
 pub use namespaces::{
     is_made, is_terminating, least_slots, made_namespace_name, namespace_object, quota_name,

@@ -45,6 +45,15 @@ pub struct QuotaDemand<'a> {
     pub demands: Option<&'a Value>,
 }
 
+/// What quotas refuse a task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaRefusal {
+    /// The quota, the resource, what is used and the limit.
+    pub reason: String,
+    /// Whether pods that ask for nodes ([`crate::placeholders`]) take of that resource as the task's pods do.
+    pub counts_placeholders: bool,
+}
+
 /// The labels that nodes must have for pods of a namespace, from its object.
 pub fn node_selector(namespace: &Value) -> BTreeMap<String, String> {
     let mut annotations = json::texts(namespace, &["metadata", "annotations"]);
@@ -106,9 +115,8 @@ impl NamespaceLimits {
         ))
     }
 
-    /// Why quotas do not admit a task's pods at present: the quota, the resource, what is used and the limit; `None` = they do,
-    /// as far as is known. A quota of a resource refuses pods that name no amount of it: such a task is held to need one unit.
-    pub fn refuses(&self, namespace: &str, demand: QuotaDemand<'_>) -> Option<String> {
+    /// Why quotas do not admit a task's pods at present; `None` = they do, as far as is known. A quota of a resource refuses pods that name no amount of it: such a task is held to need one unit.
+    pub fn refuses(&self, namespace: &str, demand: QuotaDemand<'_>) -> Option<QuotaRefusal> {
         let needed = needed(demand);
         self.quotas.iter().find_map(|(name, quota)| {
             quota.0.iter().find_map(|(resource, amounts)| {
@@ -117,12 +125,16 @@ impl NamespaceLimits {
                     return None;
                 }
                 let text = |amount| plain(base_of(resource), amount);
-                Some(format!(
+                let reason = format!(
                     "quota \"{name}\" of namespace \"{namespace}\" has {resource} {} used of {}, and the task needs {}",
                     text(amounts.used),
                     text(amounts.hard),
                     text(needed),
-                ))
+                );
+                Some(QuotaRefusal {
+                    reason,
+                    counts_placeholders: !matches!(resource.as_str(), "secrets" | "count/secrets"),
+                })
             })
         })
     }
@@ -258,7 +270,7 @@ mod tests {
             match expected {
                 None => assert_eq!(why, None, "{hard}"),
                 Some(expected) => {
-                    let why = why.unwrap_or_default();
+                    let why = why.map(|refusal| refusal.reason).unwrap_or_default();
                     let begin = "quota \"few\" of namespace \"team\" has ";
                     assert!(why.starts_with(begin) && why.contains(expected), "{why}");
                 }
@@ -271,6 +283,21 @@ mod tests {
                 let why = limits(&quota(&hard, &used)).refuses("team", counted_elsewhere);
                 assert_eq!(why, None);
             }
+        }
+    }
+
+    #[test]
+    fn quotas_of_secrets_are_none_of_placeholders() {
+        let gpus = SlotResource::Extended("nvidia.com/gpu".into());
+        let demand = QuotaDemand {
+            slots: Some(1),
+            resource: &gpus,
+            demands: None,
+        };
+        for (resource, expected) in [("pods", true), ("secrets", false), ("count/secrets", false)] {
+            let full = json!({resource: "1"});
+            let refusal = limits(&quota(&full, &full)).refuses("team", demand);
+            assert_eq!(refusal.map(|it| it.counts_placeholders), Some(expected));
         }
     }
 

@@ -9,7 +9,7 @@ use det_rm::{Fit, FitQuery, Misfits};
 use serde_json::Value;
 
 use crate::Settings;
-use crate::limits::{Limits, NamespaceDemands};
+use crate::limits::{Limits, NamespaceDemands, Refusal};
 use crate::observing::Observer;
 
 /// Demands whose answers are kept; beyond it they are made each time.
@@ -45,8 +45,8 @@ struct Question {
     key: String,
     /// The namespace, where that has a node selector; else empty.
     selected_by: String,
-    /// Why no place takes the task, whatever is free there: a quota; else empty.
-    refusal: String,
+    /// Why no place takes the task, whatever is free there: a quota.
+    refusal: Option<Refusal>,
 }
 
 type Answers = BTreeMap<Question, Answer>;
@@ -99,20 +99,28 @@ impl NodeFit {
     }
 
     fn compare(&self, question: &Question, demands: Option<&Value>) -> Option<Misfits> {
-        let places = self.pools.get(&question.pool)?;
-        let namespace = question.selected_by.as_str();
-        let limits = self.limits.of_namespace(namespace);
-        let misfits = places.iter().filter_map(|(place, facts)| {
-            let misfit = if question.refusal.is_empty() {
+        // A pool that has no node yet has no places, and is not to grow for what a quota does not admit.
+        let places = self.pools.get(&question.pool);
+        let places = places.into_iter().flatten();
+        let misfits = if let Some(refusal) = &question.refusal {
+            let places = places.map(|(place, _)| place.clone());
+            let reason = refusal.reason.clone();
+            if refusal.outlasts_growth {
+                Misfits::refused(places, reason)
+            } else {
+                Misfits::of(places.map(|place| (place, (false, reason.clone()))))
+            }
+        } else {
+            let namespace = question.selected_by.as_str();
+            let limits = self.limits.of_namespace(namespace);
+            Misfits::of(places.filter_map(|(place, facts)| {
                 let excluded = limits.and_then(|limits| limits.excludes(namespace, &facts.node));
                 let excluded = excluded.map(|reason| (true, reason));
-                excluded.or_else(|| facts.misfit(demands, &question.key, &self.slot_resource))?
-            } else {
-                (false, question.refusal.clone())
-            };
-            Some((place.clone(), misfit))
-        });
-        let misfits = Misfits::of(misfits);
+                let misfit = excluded
+                    .or_else(|| facts.misfit(demands, &question.key, &self.slot_resource))?;
+                Some((place.clone(), misfit))
+            }))
+        };
         (!misfits.is_empty()).then_some(misfits)
     }
 }
@@ -144,7 +152,7 @@ impl Fit for NodeFit {
             pool: query.pool.to_owned(),
             key: key_of(query.demands),
             selected_by: selected_by.unwrap_or_default().to_owned(),
-            refusal: refusal.unwrap_or_default(),
+            refusal,
         };
         if let Some(known) = self.lock().get_mut(&at) {
             known.was_asked = true;

@@ -35,7 +35,16 @@ pub(crate) struct NamespaceDemands<'l> {
     /// The namespace, where it has a node selector.
     pub(crate) selected_by: Option<&'l str>,
     /// Why a quota does not admit them now.
-    pub(crate) refusal: Option<String>,
+    pub(crate) refusal: Option<Refusal>,
+}
+
+/// Why quotas do not admit the containers of a request.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Refusal {
+    /// The quota, the resource, what is used and the limit.
+    pub(crate) reason: String,
+    /// Whether no node that is added helps.
+    pub(crate) outlasts_growth: bool,
 }
 
 impl Limits {
@@ -135,8 +144,8 @@ impl Limits {
         if self.known.is_empty() {
             return NamespaceDemands::default();
         }
-        let bound = query.workspace.and_then(|it| self.of_workspaces.get(&it));
-        let Some(namespace) = bound.or_else(|| self.of_pools.get(query.pool)) else {
+        let (namespace, bound) = self.namespace_of(query.pool, query.workspace);
+        let Some(namespace) = namespace else {
             return NamespaceDemands::default();
         };
         let Some(limits) = self.known.get(namespace) else {
@@ -144,14 +153,26 @@ impl Limits {
         };
         let demand = QuotaDemand {
             // The keeper reports how many slots quotas leave to workspaces that are bound.
-            slots: bound.is_none().then_some(query.slots),
+            slots: (!bound).then_some(query.slots),
             resource: &self.slots,
             demands: query.demands,
         };
         NamespaceDemands {
             selected_by: (!limits.node_selector.is_empty()).then_some(namespace.as_str()),
-            refusal: limits.refuses(namespace, demand),
+            // Placeholders are in the namespace of the pool. What its quotas count of them is no reason to delete them: they
+            // would be made again as soon as the quota has capacity for them. Kubernetes refuses them, if need be.
+            refusal: limits.refuses(namespace, demand).map(|refusal| Refusal {
+                reason: refusal.reason,
+                outlasts_growth: !refusal.counts_placeholders
+                    || self.of_pools.get(query.pool) != Some(namespace),
+            }),
         }
+    }
+
+    /// The namespace of a task, and whether it is one that its workspace is bound to.
+    fn namespace_of(&self, pool: &str, workspace: Option<WorkspaceId>) -> (Option<&String>, bool) {
+        let bound = workspace.and_then(|it| self.of_workspaces.get(&it));
+        (bound.or_else(|| self.of_pools.get(pool)), bound.is_some())
     }
 
     /// The limits of a namespace that has some.

@@ -1,7 +1,7 @@
 //! What namespaces demand of the pods in them.
 
 use det_ids::WorkspaceId;
-use det_rm::BoundNamespace;
+use det_rm::{BoundNamespace, FitQuery};
 use det_rm_contract::TestCore;
 use serde_json::{Value, json};
 
@@ -65,6 +65,52 @@ async fn quotas_count_for_the_workspaces_of_their_namespace() {
         wanted.bound.insert("team".to_owned(), bound);
     });
     lack(&scene, "the workspace is bound", &["a"], "pods 2 used of 2").await;
+}
+
+/// Whether the tasks of a workspace wait for a quota that no node would change; `None` = they wait for none.
+fn is_refused(core: &TestCore, workspace: i64) -> Option<bool> {
+    let query = FitQuery {
+        pool: "default",
+        workspace: Some(WorkspaceId(workspace)),
+        slots: 1,
+        demands: None,
+    };
+    let misfits = core.fit("k")?.misfits(query)?;
+    assert!(misfits.groups[0].reason.contains("quota \"few\""));
+    Some(misfits.is_refused)
+}
+
+#[tokio::test]
+async fn no_node_is_of_use_to_what_the_quota_of_a_workspace_does_not_admit() {
+    // Without nodes, so that all of them are to be added.
+    let scene = Scene::with_nodes(&[]).await;
+    let team = json!({"metadata": {"name": "team"}});
+    scene.api.create("v1/namespaces", "", team);
+    scene.core.want_namespaces(|wanted| {
+        let bound = BoundNamespace {
+            workspaces: [WorkspaceId(1)].into(),
+            ..BoundNamespace::default()
+        };
+        wanted.bound.insert("team".to_owned(), bound);
+    });
+    let until = async |what: &str, workspace, expected| {
+        let is_so = |core: &TestCore| is_refused(core, workspace) == expected;
+        scene.core.until(what, is_so).await;
+    };
+    let all = json!({"requests.cpu": "2"});
+    add_quota(&scene, "team", &all, &all);
+    until("the quota is used up", 1, Some(true)).await;
+    assert_eq!(is_refused(&scene.core, 2), None);
+    // Pods that ask for nodes are in the namespace of the pool, where quotas count them.
+    add_quota(&scene, "default", &all, &all);
+    scene.api.add_node("a", 1);
+    until("so is the pool's", 2, Some(false)).await;
+    scene.api.delete("v1/resourcequotas", "default", "few");
+    until("the quota is gone", 2, None).await;
+    let secrets = json!({"secrets": "2"});
+    add_quota(&scene, "default", &secrets, &secrets);
+    until("there are too many Secrets", 2, Some(true)).await;
+    assert_eq!(is_refused(&scene.core, 1), Some(true));
 }
 
 #[tokio::test]
