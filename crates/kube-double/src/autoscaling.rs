@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::double::{ApiDouble, node};
 use crate::scheduling::{Amounts, requests, takes};
-use crate::values::{list, text};
+use crate::values::{list, set, text};
 
 /// Nodes that an autoscaler may add.
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +13,8 @@ pub struct NodeGroup {
     pub name: &'static str,
     /// GPUs of each.
     pub gpus: u32,
+    /// Labels of each, besides those that all nodes have.
+    pub labels: &'static [(&'static str, &'static str)],
     /// Most nodes of the cluster.
     pub most: usize,
 }
@@ -35,7 +37,10 @@ pub fn scale_up(api: &ApiDouble, group: NodeGroup) -> Vec<String> {
             continue;
         }
         let name = format!("{}{}", group.name, present + added.len());
-        let node = node(&name, group.gpus);
+        let mut node = node(&name, group.gpus);
+        for (label, value) in group.labels {
+            set(&mut node, &["metadata", "labels", label], *value);
+        }
         let none = Amounts::new();
         if present + added.len() < group.most && takes(&pod, &node, &wanted, &none) {
             added.push((node, wanted));

@@ -57,7 +57,7 @@ fn matches(term: &Value, node: &NodeFacts) -> bool {
 }
 
 /// Whether a requirement holds for a value; `None` = there is none.
-fn holds(requirement: &Value, value: Option<&str>) -> bool {
+pub(crate) fn holds(requirement: &Value, value: Option<&str>) -> bool {
     let values = json::list(requirement, &["values"]);
     let named = value.is_some_and(|value| values.iter().any(|one| one.as_str() == Some(value)));
     let numbers = || {

@@ -8,7 +8,8 @@ use crate::names::drain_label;
 /// Scheduling gate that holds the pods of a gang back until all of them may go.
 pub const PLACEMENT_GATE: &str = "determined.ai/placement";
 
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+/// Where a node affinity has the terms of which pods need one.
+pub(crate) const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
 /// That a pod goes to this node.
 fn on_node(node: &str) -> (&'static str, Value) {

@@ -12,6 +12,7 @@ mod backend;
 mod demands;
 mod environment;
 mod facts;
+mod joint;
 mod json;
 mod login;
 mod names;
@@ -34,6 +35,7 @@ pub use affinity::{PLACEMENT_GATE, release_patch};
 pub use backend::{GroupApi, Scheduler};
 pub use demands::{Misfit, Resources, demands, demands_everything, misfit, requests};
 pub use facts::{ClusterFacts, MasterCert, MasterUrl, Member, SlotResource};
+pub use joint::NamespaceSelector;
 pub use names::{
     CLUSTER_LABEL, DRAIN_NO_EXECUTE, DRAIN_NO_SCHEDULE, SELECTOR_LABEL, drain_label, label_value,
     secret_names,

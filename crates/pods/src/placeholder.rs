@@ -10,16 +10,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::admission::DEFAULT_TOLERATIONS;
 use crate::affinity;
 use crate::demands::requests;
 use crate::facts::ClusterFacts;
+use crate::joint::{NamespaceSelector, joint_demands};
 use crate::json::{self, Object};
 use crate::names::{CLUSTER_LABEL, begin_of, label_value};
 use crate::priority::PriorityClass;
 use crate::record::RECORD_ANNOTATION;
 use crate::seal::{SEAL_ANNOTATION, Seal};
 use crate::template::is_gpu;
+use crate::user_spec::UserPod;
 
 /// Label of placeholders and of their Jobs, with the allocation that they are for.
 pub const PLACEHOLDER_LABEL: &str = "determined.ai/placeholder";
@@ -48,6 +49,10 @@ pub struct PlaceholderRequest<'a> {
     pub shares: &'a [Share],
     /// What each of its containers demands besides slots, as [`demands`](crate::demands()) has it.
     pub demands: Option<&'a Value>,
+    /// The pod by which nodes belong to its pool ([`admits`](crate::admits)); `None` = all nodes do.
+    pub pool: Option<&'a Value>,
+    /// The nodes that its namespace has its pods on; `None` = all.
+    pub selected: Option<NamespaceSelector<'a>>,
     /// Names of nodes that it must not run on.
     pub excluded_nodes: &'a BTreeSet<String>,
     /// Their image.
@@ -110,11 +115,12 @@ pub fn placeholders(
     if let Some(node) = json::text(demands, &["spec", "nodeName"]) {
         return Err(format!("the task names node \"{node}\""));
     }
+    let nodes = nodes_of(request, demands)?;
     let sizes: BTreeSet<Share> = request.shares.iter().copied().collect();
     let mut specs = Vec::new();
     for share in sizes.into_iter().rev() {
         let pods = request.shares.iter().filter(|it| **it == share).count();
-        specs.push((pods, pod_spec(facts, request, (share, demands))));
+        specs.push((pods, pod_spec(facts, request, (share, demands), &nodes)));
     }
     let text = Value::from(
         specs
@@ -206,29 +212,28 @@ fn job(
     })
 }
 
+/// By what placeholders choose their nodes. A node that the task accepts and the pool does not would be no place of the pool:
+/// it would be of no use to the task, and no limit of the pool would count it.
+fn nodes_of(request: &PlaceholderRequest<'_>, demands: &Value) -> Result<Object, String> {
+    let pool = Value::from(UserPod::of(request.pool).spec);
+    if let Some(node) = json::text(&pool, &["nodeName"]) {
+        return Err(format!("the pool consists of node \"{node}\" alone"));
+    }
+    let task = demands.get("spec").unwrap_or(&Value::Null);
+    joint_demands(&pool, task, request.selected)
+}
+
 fn pod_spec(
     facts: &ClusterFacts,
     request: &PlaceholderRequest<'_>,
     (share, demands): (Share, &Value),
+    nodes: &Object,
 ) -> Value {
-    let mut spec = Object::new();
-    for key in ["nodeSelector", "affinity"] {
-        if let Some(value) = json::at(demands, &["spec", key]) {
-            spec.insert(key.to_owned(), value.clone());
-        }
-    }
-    let mut tolerations = json::list(demands, &["spec", "tolerations"]).to_vec();
-    for key in DEFAULT_TOLERATIONS {
-        let own = json!({"key": key, "operator": "Exists", "effect": "NoSchedule"});
-        if !tolerations.contains(&own) {
-            tolerations.push(own);
-        }
-    }
+    let mut spec = nodes.clone();
     affinity::restrict(&mut spec, &facts.cluster_id, None);
     affinity::avoid(&mut spec, request.excluded_nodes);
     spec.extend(json::map([
-        ("tolerations", Value::from(tolerations)),
-        ("priorityClassName", CLASS.into()),
+        ("priorityClassName", Value::from(CLASS)),
         ("restartPolicy", "Never".into()),
         ("automountServiceAccountToken", false.into()),
         ("enableServiceLinks", false.into()),
@@ -333,12 +338,23 @@ mod tests {
         shares: &[Share],
         demands: Option<&Value>,
     ) -> Result<Placeholders, String> {
+        made_in(facts, shares, demands, (None, None))
+    }
+
+    fn made_in(
+        facts: &ClusterFacts,
+        shares: &[Share],
+        demands: Option<&Value>,
+        (pool, selected): (Option<&Value>, Option<NamespaceSelector<'_>>),
+    ) -> Result<Placeholders, String> {
         let excluded = BTreeSet::from(["bad".to_owned()]);
         let request = PlaceholderRequest {
             allocation_id: &"7.t.1".into(),
             namespace: "tasks",
             shares,
             demands,
+            pool,
+            selected,
             excluded_nodes: &excluded,
             image: "pause",
             since: Micros(5),
@@ -369,7 +385,8 @@ mod tests {
         assert_eq!(job["spec"]["activeDeadlineSeconds"], 960);
         let spec = &job["spec"]["template"]["spec"];
         assert_eq!(spec["nodeSelector"], json!({"pool": "a100"}));
-        assert_eq!(spec["tolerations"].as_array().map(Vec::len), Some(3));
+        // Nodes with the taint of the team would be none of the pool.
+        assert_eq!(spec["tolerations"].as_array().map(Vec::len), Some(2));
         assert_eq!(spec["priorityClassName"], "determined-placeholder");
         assert_eq!(
             spec["containers"][0]["resources"],
@@ -427,6 +444,59 @@ mod tests {
         let demands = json!({"spec": {"nodeName": "n1"}});
         let why = made(&facts(gpus()), &[share(1, 1)], Some(&demands)).unwrap_err();
         assert_eq!(why, "the task names node \"n1\"");
+    }
+
+    #[test]
+    fn a_task_that_leaves_out_what_its_pool_demands_grows_no_other_node_group() {
+        let pool = json!({"spec": {
+            "node_selector": {"gpu": "a100"},
+            "tolerations": [{"key": "dedicated", "value": "a100"}],
+        }});
+        // As it is after `nodeSelector: {$patch: replace}`.
+        let other = json!({"spec": {
+            "nodeSelector": {"gpu": "h100"},
+            "tolerations": [{"operator": "Exists"}],
+        }});
+        let in_pool = (Some(&pool), None);
+        let made = |demands| made_in(&facts(gpus()), &[share(1, 1)], Some(demands), in_pool);
+        let why = made(&other).unwrap_err();
+        assert_eq!(
+            why,
+            "the task demands nodes with the label \"gpu=h100\", and the pool \"gpu=a100\""
+        );
+        let tolerant = json!({"spec": {"tolerations": [{"operator": "Exists"}]}});
+        let made = made(&tolerant).unwrap();
+        let spec = &made.jobs[0]["spec"]["template"]["spec"];
+        assert_eq!(spec["nodeSelector"], json!({"gpu": "a100"}));
+        let tolerated = spec["tolerations"].as_array().unwrap();
+        let keys: BTreeSet<&str> = tolerated
+            .iter()
+            .filter_map(|it| it["key"].as_str())
+            .collect();
+        assert_eq!(
+            keys,
+            BTreeSet::from(["amd.com/gpu", "dedicated", "nvidia.com/gpu"])
+        );
+        assert_eq!(tolerated.len(), 3);
+    }
+
+    #[test]
+    fn nodes_that_the_namespace_of_the_task_does_not_select_are_not_asked_for() {
+        let labels = [("team".to_owned(), "x".to_owned())].into();
+        let selected = NamespaceSelector {
+            namespace: "team",
+            labels: &labels,
+        };
+        let in_pool = |pool| made_in(&facts(gpus()), &[share(1, 1)], None, (pool, Some(selected)));
+        let made = in_pool(None).unwrap();
+        let spec = &made.jobs[0]["spec"]["template"]["spec"];
+        assert_eq!(spec["nodeSelector"], json!({"team": "x"}));
+        let others = json!({"spec": {"nodeSelector": {"team": "y"}}});
+        let why = in_pool(Some(&others)).unwrap_err();
+        assert!(why.starts_with("namespace \"team\" demands"), "{why}");
+        let one = json!({"spec": {"nodeName": "n1"}});
+        let why = in_pool(Some(&one)).unwrap_err();
+        assert_eq!(why, "the pool consists of node \"n1\" alone");
     }
 
     #[test]

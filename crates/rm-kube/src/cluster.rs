@@ -197,7 +197,7 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
         if self.growing.is_outdated && self.growing.is_used() {
             self.growing.wait(self.core.waiting(manager));
         }
-        if let Some(growth) = self.growing.look(&mut self.observer) {
+        if let Some(growth) = self.growing.look(&mut self.observer, &self.limits) {
             self.core.report_growth(manager, growth);
         }
     }

@@ -18,6 +18,7 @@ use crate::api::{ApiError, Kind, KubeApi};
 use crate::books::{Books, ObjectKey, PlaceholderJob};
 use crate::classes::Classes;
 use crate::creating::{name, uid};
+use crate::limits::Limits;
 use crate::messages::Message;
 use crate::observing::Observer;
 use crate::settings::{GrowthSettings, Settings};
@@ -265,6 +266,7 @@ impl Placeholders {
     pub(crate) fn look(
         &mut self,
         observer: &mut Observer,
+        limits: &Limits,
     ) -> Option<BTreeMap<AllocationId, GrowthState>> {
         for (id, reason) in std::mem::take(&mut observer.agenda.ungrown) {
             // What comes late is of placeholders that are not wanted any more.
@@ -306,7 +308,7 @@ impl Placeholders {
         }
         for gang in self.gangs.clone() {
             if verdicts.get(&gang.allocation_id) == Some(&Verdict::Ask) {
-                self.ask(observer, &gang, now);
+                self.ask(observer, limits, &gang, now);
             }
         }
         self.due = self.next(&existing, now);
@@ -314,7 +316,7 @@ impl Placeholders {
     }
 
     /// Makes the placeholders of a task, unless they exist as they are to be.
-    fn ask(&mut self, observer: &mut Observer, gang: &WaitingGang, now: Micros) {
+    fn ask(&mut self, observer: &mut Observer, limits: &Limits, gang: &WaitingGang, now: Micros) {
         let id = &gang.allocation_id;
         let known = of_allocation(&observer.books, id);
         let recorded = known.first().map(|(_, job)| job.recorded.since);
@@ -322,17 +324,16 @@ impl Placeholders {
             .asking
             .entry(id.clone())
             .or_insert(recorded.unwrap_or(now));
-        let Some(rules) = self
-            .settings
-            .pools
-            .iter()
-            .find(|it| it.name == gang.resource_pool)
-        else {
+        let settings = Arc::clone(&self.settings);
+        let mut pools = settings.pools.iter();
+        let Some(pool) = pools.find(|it| it.name == gang.resource_pool) else {
             return;
         };
-        let Some(rules) = rules.growth.clone() else {
+        let Some(rules) = &pool.growth else {
             return;
         };
+        // Not that of the task, if its workspace has one: a quota there would count the placeholders, and refuse the task's own
+        // pods for as long as they exist. What that namespace demands of nodes is in them all the same.
         let namespace = self.settings.namespace_of(&gang.resource_pool);
         let namespace = namespace.unwrap_or(&self.namespace).to_owned();
         let nodes = |place: &det_ids::PlaceId| {
@@ -347,6 +348,8 @@ impl Placeholders {
             namespace: &namespace,
             shares: &gang.shares,
             demands: gang.demands.as_ref(),
+            pool: pool.pod_spec.as_ref(),
+            selected: limits.selector(&gang.resource_pool, gang.workspace),
             excluded_nodes: &gang.excluded_places.iter().map(nodes).collect(),
             image: &rules.image,
             since: began,
@@ -354,7 +357,14 @@ impl Placeholders {
         };
         let wanted = match placeholders(&self.facts, &request) {
             Ok(wanted) => wanted,
-            Err(reason) => return self.give_up(id, reason),
+            Err(reason) => {
+                let exist = !known.is_empty();
+                self.give_up(id, reason);
+                if exist {
+                    self.delete(observer, id);
+                }
+                return;
+            }
         };
         let is_same = known
             .iter()
@@ -572,6 +582,7 @@ mod tests {
         WaitingGang {
             allocation_id: id.into(),
             resource_pool: "default".to_owned(),
+            workspace: None,
             shares: vec![share; nodes],
             demands: None,
             excluded_places: BTreeSet::new(),

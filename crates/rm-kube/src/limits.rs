@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use det_ids::WorkspaceId;
-use det_pods::{NamespaceLimits, QuotaDemand, SlotResource, node_selector, quota_limits};
+use det_pods::{
+    NamespaceLimits, NamespaceSelector, QuotaDemand, SlotResource, node_selector, quota_limits,
+};
 use det_rm::FitQuery;
 use serde_json::Value;
 
@@ -173,6 +175,17 @@ impl Limits {
     fn namespace_of(&self, pool: &str, workspace: Option<WorkspaceId>) -> (Option<&String>, bool) {
         let bound = workspace.and_then(|it| self.of_workspaces.get(&it));
         (bound.or_else(|| self.of_pools.get(pool)), bound.is_some())
+    }
+
+    /// The nodes that the namespace of a task has its pods on; `None` = all, as far as is known.
+    pub(crate) fn selector(
+        &self,
+        pool: &str,
+        workspace: Option<WorkspaceId>,
+    ) -> Option<NamespaceSelector<'_>> {
+        let namespace = self.namespace_of(pool, workspace).0?;
+        let labels = &self.known.get(namespace)?.node_selector;
+        (!labels.is_empty()).then_some(NamespaceSelector { namespace, labels })
     }
 
     /// The limits of a namespace that has some.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, Micros, PlaceId};
+use det_ids::{AllocationId, Micros, PlaceId, WorkspaceId};
 use det_scheduler::Share;
 use serde_json::Value;
 
@@ -15,6 +15,8 @@ pub struct WaitingGang {
     pub allocation_id: AllocationId,
     /// Name of the resource pool that it waits in.
     pub resource_pool: String,
+    /// Workspace of its job, by which the manager may have a namespace for it; `None` = it is not known.
+    pub workspace: Option<WorkspaceId>,
     /// What it takes of each place, those included that are there already; never empty.
     pub shares: Vec<Share>,
     /// What each of its containers demands besides slots, in the manager's own form; `None` = nothing.

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, WorkspaceId};
 use det_kube_double::{Controllers, NodeGroup, Objects, scale_up};
-use det_rm::{GrowthState, Share, WaitingGang};
+use det_rm::{BoundNamespace, GrowthState, Share, WaitingGang};
 use det_rm_contract::TestCore;
 use det_rm_kube::{GrowthSettings, Settings};
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use crate::support::{Scene, named};
 const GROUP: NodeGroup = NodeGroup {
     name: "n",
     gpus: 8,
+    labels: &[],
     most: 4,
 };
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
@@ -28,6 +29,7 @@ fn gang(id: &str, slots: &[u32]) -> WaitingGang {
     WaitingGang {
         allocation_id: id.into(),
         resource_pool: "default".to_owned(),
+        workspace: None,
         shares: slots.iter().map(share).collect(),
         demands: None,
         excluded_places: BTreeSet::new(),
@@ -194,6 +196,79 @@ async fn a_task_that_starts_on_a_node_of_placeholders_gets_it() {
     has(&scene, 2, 0).await;
     assert_eq!(scale_up(&scene.api, GROUP), ["n1", "n2"]);
     has(&scene, 2, 2).await;
+}
+
+#[tokio::test]
+async fn a_task_grows_no_node_group_but_its_pools() {
+    let demand = json!({"spec": {"nodeSelector": {"gpu": "a100"}}});
+    let of_pool = demand.clone();
+    let scene = Scene::start_with(TestCore::default(), |settings| {
+        grows(settings);
+        settings.pools[0].pod_spec = Some(of_pool);
+    });
+    let scene = scene.await;
+    scene.api.set_controllers(Controllers {
+        kubelets: true,
+        ..Controllers::default()
+    });
+    // Its pod spec replaces that of the pool.
+    let mut other = gang("t.1", &[8]);
+    other.demands = Some(json!({"spec": {"nodeSelector": {"gpu": "h100"}}}));
+    let mut any = gang("t.2", &[8]);
+    any.demands = Some(json!({"spec": {"tolerations": [{"operator": "Exists"}]}}));
+    scene.core.growing.wait(vec![other, any]);
+    let why = "the task demands nodes with the label \"gpu=h100\", and the pool \"gpu=a100\"";
+    is_given_up(&scene, "t.1", why).await;
+    has(&scene, 1, 0).await;
+    let others = NodeGroup {
+        labels: &[("gpu", "h100")],
+        ..GROUP
+    };
+    assert!(scale_up(&scene.api, others).is_empty());
+    is_given_up(&scene, "t.2", "the autoscaler adds no node").await;
+    has(&scene, 0, 0).await;
+    let mut usual = gang("t.3", &[8]);
+    usual.demands = Some(demand);
+    scene.core.growing.wait(vec![usual]);
+    has(&scene, 1, 0).await;
+    let own = NodeGroup {
+        labels: &[("gpu", "a100")],
+        ..GROUP
+    };
+    assert_eq!(scale_up(&scene.api, own), ["n0"]);
+    scene.has_slots("n0", 8).await;
+}
+
+#[tokio::test]
+async fn a_task_asks_for_nodes_that_its_namespace_selects() {
+    let scene = scene(&[]).await;
+    let selector = json!({"scheduler.alpha.kubernetes.io/node-selector": "zone=x"});
+    let team = json!({"metadata": {"name": "team", "annotations": selector}});
+    scene.api.create("v1/namespaces", "", team);
+    scene.core.want_namespaces(|wanted| {
+        let bound = BoundNamespace {
+            workspaces: [WorkspaceId(1)].into(),
+            ..BoundNamespace::default()
+        };
+        wanted.bound.insert("team".to_owned(), bound);
+    });
+    let of_team = WaitingGang {
+        workspace: Some(WorkspaceId(1)),
+        ..gang("t.1", &[8])
+    };
+    scene.core.growing.wait(vec![of_team]);
+    let selects = |objects: &Objects<'_>| {
+        let pods = placeholders(*objects, "v1/pods");
+        let zones = pods.iter().map(|pod| &pod["spec"]["nodeSelector"]["zone"]);
+        pods.len() == 1 && zones.eq([&json!("x")])
+    };
+    scene.api.until("the label is demanded", selects).await;
+    // A quota of the team does not count it.
+    let (namespace, _) = named(&placeholders(scene.api.objects(), "v1/pods")[0]);
+    assert_eq!(namespace, "default");
+    assert!(scale_up(&scene.api, GROUP).is_empty());
+    is_given_up(&scene, "t.1", "the autoscaler adds no node").await;
+    has(&scene, 0, 0).await;
 }
 
 #[tokio::test]

@@ -176,6 +176,7 @@ mod tests {
         let gang = |id: &str, pool: &str| WaitingGang {
             allocation_id: id.into(),
             resource_pool: pool.to_owned(),
+            workspace: None,
             shares: vec![share(8)],
             demands: None,
             excluded_places: BTreeSet::new(),

@@ -280,6 +280,7 @@ impl Scheduling {
 fn gangs(cache: &LiveCache, pool: &str, growth: Vec<Growth>) -> Vec<WaitingGang> {
     let gangs = growth.into_iter().map(|growth| WaitingGang {
         demands: demands_of(cache, &growth.allocation_id),
+        workspace: cache.workspace_of(&growth.allocation_id),
         allocation_id: growth.allocation_id,
         resource_pool: pool.to_owned(),
         shares: growth.shares,
