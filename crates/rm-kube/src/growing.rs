@@ -159,7 +159,12 @@ pub(crate) struct Placeholders {
     busy: BTreeSet<AllocationId>,
     /// When requests that failed are made again.
     retries: BTreeMap<AllocationId, Instant>,
-    reported: BTreeMap<AllocationId, GrowthState>,
+    /// What was reported last; `None` = nothing yet, and what a manager before this one has reported holds.
+    reported: Option<BTreeMap<AllocationId, GrowthState>>,
+    /// Whether something else may be to be reported.
+    is_news: bool,
+    /// When the first of those that were given up is so no more.
+    first_over: Option<Micros>,
     due: Option<Instant>,
 }
 
@@ -179,7 +184,9 @@ impl Placeholders {
             asking: BTreeMap::new(),
             busy: BTreeSet::new(),
             retries: BTreeMap::new(),
-            reported: BTreeMap::new(),
+            reported: None,
+            is_news: true,
+            first_over: None,
             due: None,
         }
     }
@@ -192,6 +199,7 @@ impl Placeholders {
     /// The tasks that wait are these.
     pub(crate) fn wait(&mut self, gangs: Vec<WaitingGang>) {
         self.is_outdated = false;
+        self.is_news = true;
         self.gangs = gangs;
     }
 
@@ -260,6 +268,7 @@ impl Placeholders {
         };
         self.given_up.insert(id.clone(), given_up);
         self.asking.remove(id);
+        self.is_news = true;
     }
 
     /// Makes and deletes placeholders as they are wanted; gives how far growing is, if that is news.
@@ -276,7 +285,7 @@ impl Placeholders {
         }
         if self.gangs.is_empty()
             && observer.books.placeholders.is_empty()
-            && self.reported.is_empty()
+            && self.reported.as_ref().is_some_and(BTreeMap::is_empty)
         {
             self.due = None;
             return None;
@@ -286,7 +295,7 @@ impl Placeholders {
             self.gangs.iter().map(|it| &it.allocation_id).collect();
         self.asking.retain(|id, _| waiting.contains(id));
         self.given_up
-            .retain(|id, it| waiting.contains(id) || after(it.until, REMEMBERED) > now);
+            .retain(|id, it| after(it.until, REMEMBERED) > now || waiting.contains(id));
         let existing = existing(&observer.books);
         let pools = &self.settings.pools;
         let rules = |pool: &str| pools.iter().find(|it| it.name == pool)?.growth.clone();
@@ -300,7 +309,7 @@ impl Placeholders {
         for id in existing.keys() {
             let stays = match verdicts.get(id) {
                 Some(verdict) => *verdict == Verdict::Ask,
-                None => !adopts_no_more,
+                None => !adopts_no_more && !self.is_given_up(id, now),
             };
             if !stays {
                 self.delete(observer, id);
@@ -320,10 +329,10 @@ impl Placeholders {
         let id = &gang.allocation_id;
         let known = of_allocation(&observer.books, id);
         let recorded = known.first().map(|(_, job)| job.recorded.since);
-        let began = *self
-            .asking
-            .entry(id.clone())
-            .or_insert(recorded.unwrap_or(now));
+        let began = *self.asking.entry(id.clone()).or_insert_with(|| {
+            self.is_news = true;
+            recorded.unwrap_or(now)
+        });
         let settings = Arc::clone(&self.settings);
         let mut pools = settings.pools.iter();
         let Some(pool) = pools.find(|it| it.name == gang.resource_pool) else {
@@ -455,27 +464,39 @@ impl Placeholders {
         due.chain(retries).chain(adopted).min()
     }
 
+    fn is_given_up(&self, id: &AllocationId, now: Micros) -> bool {
+        self.given_up.get(id).is_some_and(|it| it.until > now)
+    }
+
+    /// How far growing is, if that differs from what was reported. Tasks that were given up are reported although they are not
+    /// among those that wait: by that they are left out of these.
     fn news(&mut self, now: Micros) -> Option<BTreeMap<AllocationId, GrowthState>> {
-        let states = self.gangs.iter().filter_map(|gang| {
-            let id = &gang.allocation_id;
-            let paused = self.given_up.get(id).filter(|it| it.until > now);
-            let state = match (paused, self.asking.get(id)) {
-                (Some(given_up), _) => GrowthState::GivenUp {
-                    reason: given_up.reason.clone(),
-                    until: given_up.until,
-                },
-                (None, Some(since)) => GrowthState::Asked {
-                    shares: gang.shares.clone(),
-                    since: *since,
-                },
-                (None, None) => return None,
+        if !self.is_news && self.first_over.is_none_or(|at| at > now) {
+            return None;
+        }
+        self.is_news = false;
+        let asked = self.gangs.iter().filter_map(|gang| {
+            let state = GrowthState::Asked {
+                shares: gang.shares.clone(),
+                since: *self.asking.get(&gang.allocation_id)?,
             };
-            Some((id.clone(), state))
+            Some((gang.allocation_id.clone(), state))
         });
-        let states: BTreeMap<_, _> = states.collect();
-        let is_news = states != self.reported;
-        self.reported.clone_from(&states);
-        is_news.then_some(states)
+        let given_up = self.given_up.iter().filter(|(_, it)| it.until > now);
+        self.first_over = given_up.clone().map(|(_, it)| it.until).min();
+        let given_up = given_up.map(|(id, it)| {
+            let state = GrowthState::GivenUp {
+                reason: it.reason.clone(),
+                until: it.until,
+            };
+            (id.clone(), state)
+        });
+        let states: BTreeMap<_, _> = asked.chain(given_up).collect();
+        if self.reported.as_ref() == Some(&states) {
+            return None;
+        }
+        self.reported = Some(states.clone());
+        Some(states)
     }
 }
 

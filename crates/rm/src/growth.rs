@@ -53,6 +53,7 @@ pub trait GrowthCore: Core {
     /// first.
     fn waiting(&self, manager: &str) -> Vec<WaitingGang>;
 
-    /// Notes how far the cluster of a manager, by its name, is with growing for tasks. It replaces what was noted before.
+    /// Notes how far the cluster of a manager, by its name, is with growing for tasks. It replaces what was noted before. Until
+    /// their time has come, tasks that were given up are not among those that wait.
     fn report_growth(&self, manager: &str, growth: BTreeMap<AllocationId, GrowthState>);
 }

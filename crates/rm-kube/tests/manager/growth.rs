@@ -272,6 +272,25 @@ async fn a_task_asks_for_nodes_that_its_namespace_selects() {
 }
 
 #[tokio::test]
+async fn what_was_given_up_is_reported_while_it_does_not_ask() {
+    let mut scene = scene(&["a"]).await;
+    scene.core.growing.wait(vec![gang("t.1", &[8, 8])]);
+    has(&scene, 2, 1).await;
+    let full = NodeGroup { most: 1, ..GROUP };
+    assert!(scale_up(&scene.api, full).is_empty());
+    is_given_up(&scene, "t.1", "max node group size reached").await;
+    // Scheduling leaves it out, and looks at those behind it.
+    scene.core.growing.wait(vec![gang("t.2", &[4])]);
+    is_asked(&scene, "t.2").await;
+    is_given_up(&scene, "t.1", "max node group size reached").await;
+    has(&scene, 1, 1).await;
+    // Another manager does not know of it, and reports that.
+    scene.reconfigure(|settings| settings.pools[0].growth = None);
+    let is_over = |core: &TestCore| core.growing.of(&"t.1".into()).is_none();
+    scene.core.until("t.1 is given up no more", is_over).await;
+}
+
+#[tokio::test]
 async fn a_master_that_begins_anew_keeps_the_placeholders_of_what_still_waits() {
     let mut scene = scene(&[]).await;
     scene

@@ -57,6 +57,23 @@ impl GrowthBoard {
         std::mem::take(&mut self.lock().changed)
     }
 
+    /// The allocations that no cluster is asked for at this time because that has failed, and until when that holds of all of
+    /// them; `None` = there are none.
+    pub(crate) fn given_up(&self, now: Micros) -> (BTreeSet<AllocationId>, Option<Micros>) {
+        let growth = self.lock();
+        let states = growth.states.values().flatten();
+        let given_up = states.filter_map(|(id, state)| match state {
+            GrowthState::GivenUp { until, .. } if *until > now => Some((id.clone(), *until)),
+            GrowthState::GivenUp { .. } | GrowthState::Asked { .. } => None,
+        });
+        let (mut ids, mut first_over) = (BTreeSet::new(), None);
+        for (id, until) in given_up {
+            ids.insert(id);
+            first_over = Some(first_over.map_or(until, |first: Micros| first.min(until)));
+        }
+        (ids, first_over)
+    }
+
     /// Adds to the reason why an allocation waits how far growing is for it; whether there is anything of that.
     pub(crate) fn explain(&self, id: &AllocationId, reason: &mut WaitExplanation) -> bool {
         let growth = self.lock();
@@ -169,6 +186,33 @@ mod tests {
         board.report("k", BTreeMap::new());
         assert_eq!(board.take_changed().len(), 1);
         assert!(!board.explain(&id, &mut reason()));
+    }
+
+    #[test]
+    fn what_was_given_up_is_so_until_its_time_has_come() {
+        let board = GrowthBoard::default();
+        assert_eq!(board.given_up(Micros(0)), (BTreeSet::new(), None));
+        let given_up = |until| GrowthState::GivenUp {
+            reason: "full".to_owned(),
+            until: Micros(until),
+        };
+        let asked = GrowthState::Asked {
+            shares: vec![share(8)],
+            since: Micros(1),
+        };
+        let states = [("t.1", given_up(20)), ("t.2", asked), ("t.3", given_up(30))];
+        board.report("k", states.map(|(id, state)| (id.into(), state)).into());
+        board.report("other", [("t.4".into(), given_up(40))].into());
+        for (now, ids, until) in [
+            (10, &["t.1", "t.3", "t.4"][..], Some(20)),
+            (20, &["t.3", "t.4"], Some(30)),
+            (39, &["t.4"], Some(40)),
+            (40, &[], None),
+        ] {
+            let ids = ids.iter().map(|id| AllocationId::from(*id)).collect();
+            let found = board.given_up(Micros(now));
+            assert_eq!(found, (ids, until.map(Micros)), "{now}");
+        }
     }
 
     #[test]

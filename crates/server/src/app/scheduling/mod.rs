@@ -142,9 +142,16 @@ impl Scheduling {
         let mut sooner = |wait: Duration| next = Some(next.map_or(wait, |n| n.min(wait)));
         let board = &self.snapshots.managers.growth;
         let regrown = board.take_changed();
+        let now = Micros(det_store::now());
+        let (given_up, first_over) = board.given_up(now);
+        let given_up = Arc::new(given_up);
+        if let Some(over) = first_over {
+            sooner(until(now, over));
+        }
         let mut grows: BTreeMap<String, Vec<WaitingGang>> = BTreeMap::new();
         for (pool, planner) in state.planners.busy() {
             planner.unreported.extend(regrown.iter().cloned());
+            planner.given_up = Arc::clone(&given_up);
             let began = Instant::now();
             // What pools before this one have placed counts.
             planner.set_workspaces(limits.in_pool(pool));
@@ -160,10 +167,8 @@ impl Scheduling {
             if decided.outdated > 0 {
                 sooner(state.refreshes.wait_for(decided.outdated));
             }
-            if let Some(due) = planner.next_due_at(now)
-                && let Ok(wait) = u64::try_from(due.0.saturating_sub(now.0))
-            {
-                sooner(Duration::from_micros(wait));
+            if let Some(due) = planner.next_due_at(now) {
+                sooner(until(now, due));
             }
             state.thought += began.elapsed();
             let growth = std::mem::take(&mut decided.growth);
@@ -274,6 +279,11 @@ impl Scheduling {
         }
         Ok(())
     }
+}
+
+/// How long it is from one moment to another; nothing if that has passed.
+fn until(now: Micros, then: Micros) -> Duration {
+    Duration::from_micros(u64::try_from(then.0.saturating_sub(now.0)).unwrap_or(0))
 }
 
 /// The requests of a pool that places are worth adding for, as its manager takes them.

@@ -86,6 +86,37 @@ async fn work_that_waits_for_nodes_is_the_managers_to_ask_for_until_it_starts() 
 }
 
 #[tokio::test]
+async fn work_that_the_cluster_does_not_grow_for_leaves_its_nodes_to_what_is_behind_it() {
+    let cluster = cluster().await;
+    let client = cluster.determined().await;
+    let core = &cluster.master().places;
+    pools::submit(&client, "eight", json!({"slots_per_trial": 8})).await;
+    let eight = waiting(&cluster, |gangs| gangs.len() == 1).await.remove(0);
+    // There is nothing left for it of two nodes.
+    pools::submit(&client, "four", json!({"slots_per_trial": 4})).await;
+    let is_eight = |gangs: &[WaitingGang]| matches!(gangs, [gang] if *gang == eight);
+    let is_four = |gangs: &[WaitingGang]| matches!(gangs, [gang] if gang.shares.len() == 1);
+    let given_up = |seconds: i64| {
+        let now = jiff::Timestamp::now().as_microsecond();
+        let state = GrowthState::GivenUp {
+            reason: "full".to_owned(),
+            until: Micros(now + seconds * 1_000_000),
+        };
+        let states = BTreeMap::from([(eight.allocation_id.clone(), state)]);
+        core.report_growth("cloud", states);
+    };
+    given_up(3600);
+    waiting(&cluster, is_four).await;
+    core.report_growth("cloud", BTreeMap::new());
+    waiting(&cluster, is_eight).await;
+    // It comes back when its time has come, whether or not that is reported.
+    given_up(5);
+    waiting(&cluster, is_four).await;
+    waiting(&cluster, is_eight).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_pool_without_nodes_refuses_what_it_can_never_become() {
     let cluster = cluster().await;
     let client = cluster.determined().await;
