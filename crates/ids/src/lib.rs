@@ -149,6 +149,41 @@ number_id!(
     #[derive(Default)]
     RunId
 );
+number_id!(
+    /// A storage of checkpoints, counted from 1. The store numbers each location when a trial first names it.
+    StorageId
+);
+number_id!(
+    /// An event's position in the ordered record, greater than that of every earlier one. The store gives it as it writes
+    /// the event. The default, 0, comes before the first.
+    #[derive(Default)]
+    EventId
+);
+number_id!(
+    /// A row of the journal of metric reports: a commit's reports, in order of arrival. The master's journal gives it. The
+    /// default, 0, comes before the first.
+    #[derive(Default)]
+    JournalId
+);
+number_id!(
+    /// A stored chunk of metric reports, in order of arrival. The store gives it. The default, 0, comes before the first.
+    #[derive(Default)]
+    MetricChunkId
+);
+number_id!(
+    /// A stored metric report, as streams of reports number it: made of the number of its chunk and its place in that.
+    StoredReportId
+);
+number_id!(
+    /// A line of a task's log, counted from 1 within its task. The store gives it. The default, 0, comes before the first.
+    #[derive(Default)]
+    LogLineId
+);
+number_id!(
+    /// A line of the master's own log, counted from 0 without gaps since the master started. The master's log gives it.
+    #[derive(Default)]
+    MasterLogLineId
+);
 text_id!(
     /// A task: `<experiment>.<request uuid>` for trials, a UUID for everything else.
     #[derive(Default)]
@@ -191,7 +226,39 @@ text_id!(
     ReportId
 );
 text_id!(
-    /// A searcher's name for a trial it asked for, before the trial has a number. A UUID.
+    /// A spool of log lines, of which the master stores how far it has it: `<task>/<what the sender calls it>`, so that no
+    /// task touches the spool of another. The master makes it from the first batch.
+    SpoolId
+);
+text_id!(
+    /// A cluster: a UUID that its first master made and stored, or what the configuration names. Pods and directories carry
+    /// it, so that masters of other clusters leave them alone. The default, empty, is no cluster.
+    #[derive(Default)]
+    ClusterId
+);
+text_id!(
+    /// One start of a master: a UUID, made at the start. The default, empty, is none.
+    #[derive(Default)]
+    MasterId
+);
+text_id!(
+    /// What a place keeps between its connections. With another one than before, what ran there is gone for good. An agent
+    /// makes a UUID with its data directory; a node of Kubernetes has its UID.
+    InstanceId
+);
+text_id!(
+    /// A tunnel from the master to a port of a container: a secret between master and agent. The master makes it, and the
+    /// agent names it as it connects.
+    TunnelId
+);
+text_id!(
+    /// The name by which code outside the cluster finds again the experiment that it reports, unique in the cluster. That
+    /// code chooses it.
+    ExternalExperimentId
+);
+text_id!(
+    /// A searcher's name for a trial it asked for, before the trial has a number: a UUID. Of a trial that runs outside the
+    /// cluster it is what its code calls it, if that chose a name.
     RequestId
 );
 
@@ -220,6 +287,38 @@ impl RunId {
     }
 }
 
+impl JournalId {
+    /// The row after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl MetricChunkId {
+    /// After every chunk.
+    pub const END: Self = Self(i64::MAX);
+}
+
+impl LogLineId {
+    /// After every line.
+    pub const END: Self = Self(i64::MAX);
+
+    /// The line so many lines after this one; before it where `lines` is negative.
+    #[must_use]
+    pub const fn plus(self, lines: i64) -> Self {
+        Self(self.0.saturating_add(lines))
+    }
+}
+
+impl MasterLogLineId {
+    /// The line after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
 impl CheckpointId {
     /// Whether it is a UUID with hyphens, as those of all checkpoints are.
     pub fn is_well_formed(&self) -> bool {
@@ -237,8 +336,8 @@ pub fn is_uuid(text: &str) -> bool {
 }
 
 impl AllocationId {
-    /// Whether the text is `<task>.<n>`, as those of all allocations are. Which task and which number it is are in the
-    /// allocation's row.
+    /// Whether the text is `<task>.<n>`, as those of all allocations are: a caller who names something else gets a clear
+    /// refusal. It answers nothing more. Which task and which number it is are in the allocation's row.
     pub fn is_well_formed(&self) -> bool {
         let parts = self.0.rsplit_once('.');
         parts.is_some_and(|(task, n)| !task.is_empty() && n.parse::<u32>().is_ok())

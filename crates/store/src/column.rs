@@ -5,8 +5,9 @@
 use std::str::FromStr;
 
 use det_ids::{
-    AgentId, AllocationId, CheckpointId, ContainerId, ExperimentId, JobId, PlaceId, ProjectId,
-    RequestId, RunId, TaskId, TrialId, UserId, WorkspaceId,
+    AgentId, AllocationId, CheckpointId, ContainerId, EventId, ExperimentId, ExternalExperimentId,
+    InstanceId, JobId, JournalId, LogLineId, MetricChunkId, PlaceId, ProjectId, RequestId, RunId,
+    SpoolId, StorageId, TaskId, TrialId, UserId, WorkspaceId,
 };
 use rusqlite::types::FromSql;
 use serde::Serialize;
@@ -138,7 +139,19 @@ macro_rules! texts {
     )+};
 }
 
-numbers!(ExperimentId, TrialId, RunId, UserId, WorkspaceId, ProjectId);
+numbers!(
+    ExperimentId,
+    TrialId,
+    RunId,
+    UserId,
+    WorkspaceId,
+    ProjectId,
+    StorageId,
+    EventId,
+    JournalId,
+    MetricChunkId,
+    LogLineId
+);
 texts!(
     TaskId,
     AllocationId,
@@ -147,7 +160,10 @@ texts!(
     PlaceId,
     JobId,
     RequestId,
-    CheckpointId
+    CheckpointId,
+    InstanceId,
+    SpoolId,
+    ExternalExperimentId
 );
 
 /// What is read from a row, of either database.
