@@ -381,7 +381,7 @@ pub async fn checkpoints(
                 .text(&row.resources)
                 .integer(row.bytes)
                 .integer(row.reported_at)
-                .optional_integer(row.storage_id)
+                .optional_integer(row.storage_id.map(|id| id.0))
                 .optional_integer(row.owner_uid);
         }
         rows.insert(conn).await?;

@@ -1,6 +1,6 @@
 //! Checkpoints.
 
-use det_ids::{AllocationId, CheckpointId, ExperimentId, TaskId, TrialId};
+use det_ids::{AllocationId, CheckpointId, ExperimentId, StorageId, TaskId, TrialId};
 pub use det_lifecycle::state_name::CheckpointState;
 
 use crate::query::{Query, Value, pieces};
@@ -33,8 +33,8 @@ pub struct CheckpointRow {
     pub bytes: i64,
     /// When it was reported, microseconds.
     pub reported_at: i64,
-    /// Number of the storage that holds its files; `None` = not known.
-    pub storage_id: Option<i64>,
+    /// The storage that holds its files; `None` = not known.
+    pub storage_id: Option<StorageId>,
     /// Unix user id that its task ran as; `None` = not known.
     pub owner_uid: Option<i64>,
     /// While files are being removed: JSON list of the patterns.
@@ -227,11 +227,11 @@ pub async fn in_removal(conn: &mut Conn<'_>) -> Result<Vec<CheckpointRow>, Store
     Ok(fetch_all!(conn, CheckpointRow, IN_REMOVAL)?)
 }
 
-/// The number of a storage, given one if it has none yet. `location` is its section of a configuration without secrets.
-pub async fn storage_id(conn: &mut Conn<'_>, location: &str) -> Result<i64, StoreError> {
+/// The storage of a location, which is given a number if it has none yet. `location` is its section of a configuration without secrets.
+pub async fn storage_id(conn: &mut Conn<'_>, location: &str) -> Result<StorageId, StoreError> {
     let known = fetch_optional!(
         conn,
-        (i64,),
+        (StorageId,),
         "SELECT id FROM checkpoint_storages WHERE location = $1",
         location
     )?;
@@ -240,7 +240,7 @@ pub async fn storage_id(conn: &mut Conn<'_>, location: &str) -> Result<i64, Stor
     }
     let (id,) = fetch_one!(
         conn,
-        (i64,),
+        (StorageId,),
         "INSERT INTO checkpoint_storages (location) VALUES ($1) RETURNING id",
         location
     )?;
@@ -248,10 +248,10 @@ pub async fn storage_id(conn: &mut Conn<'_>, location: &str) -> Result<i64, Stor
 }
 
 /// Whether a storage with this number exists.
-pub async fn has_storage(conn: &mut Conn<'_>, id: i64) -> Result<bool, StoreError> {
+pub async fn has_storage(conn: &mut Conn<'_>, id: StorageId) -> Result<bool, StoreError> {
     let found = fetch_optional!(
         conn,
-        (i64,),
+        (StorageId,),
         "SELECT id FROM checkpoint_storages WHERE id = $1",
         id
     )?;

@@ -46,7 +46,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_checkpoint_files::glob::Pattern;
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
-use det_ids::{AllocationId, CheckpointId, ExperimentId, TaskId, TrialId};
+use det_ids::{AllocationId, CheckpointId, ExperimentId, StorageId, TaskId, TrialId};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
@@ -89,8 +89,8 @@ pub struct CheckpointReport {
     pub resources: BTreeMap<String, i64>,
     /// Microseconds; `None` = now.
     pub reported_at: Option<i64>,
-    /// Number of the storage that holds it, as `RunPrepareForReporting` returned it; `None` = the experiment's.
-    pub storage_id: Option<i64>,
+    /// The storage that holds it, as `RunPrepareForReporting` returned it; `None` = the experiment's.
+    pub storage_id: Option<StorageId>,
 }
 
 /// What is left of a checkpoint's files: path to bytes, directories end in `/`.

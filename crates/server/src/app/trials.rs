@@ -3,7 +3,7 @@
 mod metadata;
 
 use det_config::experiment::ExperimentConfig;
-use det_ids::TrialId;
+use det_ids::{StorageId, TrialId};
 use det_lifecycle::trial::{EarlyExit, TrialEvent};
 use det_orchestrator::Event;
 use det_searcher::Event as SearchEvent;
@@ -197,14 +197,14 @@ impl Trials {
             .await
     }
 
-    /// The trial's code begins to report. Returns the number of the checkpoint storage that it uses: `storage` is its
+    /// The trial's code begins to report. Returns the checkpoint storage that it uses: `storage` is its
     /// section of a configuration, `None` = the experiment's.
     pub async fn start_run(
         &self,
         actor: &Actor,
         trial_id: TrialId,
         storage: Option<Map<String, Value>>,
-    ) -> AppResult<i64> {
+    ) -> AppResult<StorageId> {
         self.ownership
             .require_reporter(actor, ReportSubject::Trial(trial_id))
             .await?;
