@@ -1,5 +1,6 @@
 //! The ordered record of every change.
 
+use det_ids::EventId;
 use det_lifecycle::record::{ActorName, EventKind, RecordedState, Subject, SubjectKind};
 use serde_json::Value;
 
@@ -66,7 +67,7 @@ impl NewEvent {
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventRow {
     /// Position in the record: greater than that of every earlier event.
-    pub id: i64,
+    pub id: EventId,
     /// Time of the record, in microseconds since 1970-01-01T00:00:00Z.
     pub at: i64,
     /// See [`NewEvent::actor`].
@@ -89,7 +90,7 @@ pub struct EventRow {
 #[derive(crate::Row)]
 #[row(kind = "event")]
 struct ReadEvent {
-    id: i64,
+    id: EventId,
     at: i64,
     actor: String,
     #[row(word)]
@@ -262,7 +263,7 @@ pub async fn lost_places(conn: &mut Conn<'_>, limit: i64) -> Result<Vec<EventRow
 /// `bytes` of text together; one that has more comes alone.
 pub async fn list(
     conn: &mut Conn<'_>,
-    after: i64,
+    after: EventId,
     subject: Option<&Subject>,
     limit: i64,
     bytes: i64,
@@ -271,9 +272,17 @@ pub async fn list(
     let subject = subject.map(|subject| (subject.kind(), subject.to_string()));
     let subject = subject.as_ref().map(|(kind, id)| (*kind, id.as_str()));
     let sizes = match subject {
-        None => fetch_all!(conn, (i64, i64), SIZES, after, limit),
+        None => fetch_all!(conn, (EventId, i64), SIZES, after, limit),
         Some((kind, id)) => {
-            fetch_all!(conn, (i64, i64), SIZES_OF_SUBJECT, after, kind, id, limit)
+            fetch_all!(
+                conn,
+                (EventId, i64),
+                SIZES_OF_SUBJECT,
+                after,
+                kind,
+                id,
+                limit
+            )
         }
     }?;
     let Some(through) = last_within(&sizes, bytes) else {
@@ -286,10 +295,10 @@ pub async fn list(
     rows.into_iter().map(EventRow::try_from).collect()
 }
 
-/// The last number, of numbers with sizes, up to which all together have at most `bytes`; the first one in any case.
-fn last_within(sizes: &[(i64, i64)], bytes: i64) -> Option<i64> {
+/// The last event, of events with sizes, up to which all together have at most `bytes`; the first one in any case.
+fn last_within(sizes: &[(EventId, i64)], bytes: i64) -> Option<EventId> {
     let mut left = bytes;
-    let fits = |(_, size): &&(i64, i64)| {
+    let fits = |(_, size): &&(EventId, i64)| {
         left = left.saturating_sub(*size);
         left >= 0
     };

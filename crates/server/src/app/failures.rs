@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use det_ids::{AllocationId, TaskId};
+use det_ids::{AllocationId, EventId, TaskId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::record::{RecordedState, Subject};
@@ -178,7 +178,7 @@ pub(crate) async fn reason_in_record(
     conn: &mut Conn<'_>,
     subject: &Subject,
 ) -> Result<Option<String>, StoreError> {
-    let (mut found, mut after) = (None, 0);
+    let (mut found, mut after) = (None, EventId::default());
     for _ in 0..MOST_PAGES {
         let events = events::list(conn, after, Some(subject), EVENTS.0, EVENTS.1).await?;
         let Some(last) = events.last() else {

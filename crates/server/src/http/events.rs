@@ -44,7 +44,7 @@ async fn get_events(
     }
     match events.page().await {
         Ok(rows) => {
-            let next_after = Int64(events.after);
+            let next_after = Int64(events.after.0);
             let events = rows.into_iter().map(event).collect();
             message(&GetEventsResponse { events, next_after }).into_response()
         }
@@ -82,7 +82,7 @@ fn event(row: EventRow) -> Event {
         Err(_) => Object::from_iter([("text".to_owned(), Value::String(text))]),
     });
     Event {
-        id: Int64(row.id),
+        id: Int64(row.id.0),
         time: Timestamp(row.at),
         actor: row.actor.to_string(),
         subject_kind: row.subject.kind().to_owned(),

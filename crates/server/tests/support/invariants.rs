@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{ExperimentId, TaskId};
+use det_ids::{EventId, ExperimentId, TaskId};
 use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Search, Snapshot, Task, Trial,
     check,
@@ -81,7 +81,7 @@ async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError>
 }
 
 async fn recorded(tx: &mut WriteTx) -> Result<Vec<Event>, StoreError> {
-    let (mut all, mut after) = (Vec::new(), 0);
+    let (mut all, mut after) = (Vec::new(), EventId::default());
     loop {
         let page = events::list(&mut tx.conn(), after, None, PAGE, i64::MAX).await?;
         let Some(last) = page.last() else {

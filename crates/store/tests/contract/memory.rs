@@ -1,7 +1,7 @@
 //! Rows in memory and rows in the database: random changes with the rows kept in memory end in the same database as the
 //! same changes with every row read anew.
 
-use det_ids::{ExperimentId, PlaceId, RequestId, RunId, TaskId, TrialId};
+use det_ids::{EventId, ExperimentId, PlaceId, RequestId, RunId, TaskId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::log_findings::LogFindings;
@@ -357,7 +357,7 @@ async fn shown(store: &Store, experiment: ExperimentId, run: u64) -> Vec<String>
     let search = search.map(|s| (s.through, s.snapshot, s.events));
     lines.push((None, format!("{search:?}")));
     let subject = Subject::Task(format!("run {run}").into());
-    let noted = events::list(conn, 0, Some(&subject), i64::MAX, i64::MAX)
+    let noted = events::list(conn, EventId::default(), Some(&subject), i64::MAX, i64::MAX)
         .await
         .unwrap();
     lines.extend(noted.into_iter().map(|e| (None, format!("{:?}", e.detail))));

@@ -1,5 +1,6 @@
 //! Opening, keeping others out, closing, and what is stored after a restart.
 
+use det_ids::EventId;
 use det_store::{Store, StoreError, StoreUrl, experiments, places, settings, users};
 
 use crate::rows::{newest_event, some_experiment, stored_user};
@@ -9,7 +10,10 @@ pub(crate) async fn an_empty_database_gets_the_whole_schema(world: &World) {
     assert!(read!(world, conn => users::list(conn).await).is_empty());
     assert!(read!(world, conn => places::list(conn).await).is_empty());
     assert!(read!(world, conn => experiments::live(conn).await).is_empty());
-    assert_eq!(read!(world, conn => newest_event(conn).await), 0);
+    assert_eq!(
+        read!(world, conn => newest_event(conn).await),
+        EventId::default()
+    );
     match (&world.kind, world.store.kind()) {
         (Kind::Sqlite(_), kind) => assert_eq!(kind, "sqlite"),
         (Kind::Postgres { .. }, kind) => assert_eq!(kind, "postgres"),

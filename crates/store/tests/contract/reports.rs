@@ -1,6 +1,6 @@
 //! What tasks report: logs, metrics, checkpoints; and what the master keeps of searches and events.
 
-use det_ids::{ExperimentId, LogLevel, RunId, TrialId};
+use det_ids::{EventId, ExperimentId, LogLevel, RunId, TrialId};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::state_name::StateName;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
@@ -710,7 +710,8 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
     first.and(second).and(third).unwrap();
     refused.unwrap_err();
 
-    let all = read!(world, conn => events::list(conn, 0, None, 10, i64::MAX).await);
+    let all =
+        read!(world, conn => events::list(conn, EventId::default(), None, 10, i64::MAX).await);
     let found = all.iter().map(|e| (e.subject.to_string(), e.kind));
     let found: Vec<(String, EventKind)> = found.collect();
     let expected = [
@@ -744,14 +745,14 @@ pub(crate) async fn events_are_numbered_in_the_order_of_their_changes(world: &Wo
     let page = read!(world, conn => events::list(conn, all[0].id, None, 1, i64::MAX).await);
     assert_eq!(page.iter().map(|e| e.id).collect::<Vec<_>>(), [all[1].id]);
     let one = Subject::Experiment(ExperimentId(1));
-    let of_one = read!(world, conn => events::list(conn, 0, Some(&one), 10, i64::MAX).await);
+    let of_one = read!(world, conn => events::list(conn, EventId::default(), Some(&one), 10, i64::MAX).await);
     assert_eq!(
         of_one.iter().map(|e| e.kind).collect::<Vec<_>>(),
         [EventKind::Created, EventKind::State]
     );
     let other = Subject::Trial(TrialId(1));
     assert!(
-        read!(world, conn => events::list(conn, 0, Some(&other), 10, i64::MAX).await).is_empty()
+        read!(world, conn => events::list(conn, EventId::default(), Some(&other), 10, i64::MAX).await).is_empty()
     );
 
     let large = async |bytes: usize| {

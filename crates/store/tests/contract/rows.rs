@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use det_ids::{AllocationId, ExperimentId, RunId, SlotId, TaskId, TrialId, UserId};
+use det_ids::{AllocationId, EventId, ExperimentId, RunId, SlotId, TaskId, TrialId, UserId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::DesiredState;
 use det_lifecycle::experiment::ExperimentState;
@@ -336,10 +336,10 @@ pub(crate) async fn start_run(
     .await
 }
 
-/// The newest event's id; 0 when there is none.
-pub(crate) async fn newest_event(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
-    let all = events::list(conn, 0, None, i64::MAX, i64::MAX).await?;
-    Ok(all.last().map_or(0, |event| event.id))
+/// The newest event; the default when there is none.
+pub(crate) async fn newest_event(conn: &mut Conn<'_>) -> Result<EventId, StoreError> {
+    let all = events::list(conn, EventId::default(), None, i64::MAX, i64::MAX).await?;
+    Ok(all.last().map_or(EventId::default(), |event| event.id))
 }
 
 /// Lets a run of a trial report a step, compacted at once.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use det_ids::ExperimentId;
+use det_ids::{EventId, ExperimentId};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::{StoreError, events, settings, users};
 use tokio::sync::{Notify, mpsc};
@@ -250,12 +250,12 @@ pub(crate) async fn readers_see_only_what_is_committed(world: &World) {
         })
         .await
         .unwrap();
-    assert_eq!(during, (None, 0));
+    assert_eq!(during, (None, EventId::default()));
     assert_eq!(
         read!(world, conn => settings::find(conn, "draft").await).as_deref(),
         Some("v")
     );
-    assert_eq!(read!(world, conn => newest_event(conn).await), 1);
+    assert_eq!(read!(world, conn => newest_event(conn).await), EventId(1));
 }
 
 /// Lets the database refuse what is larger than a page, as on a full disk.
@@ -297,7 +297,8 @@ pub(crate) async fn a_full_disk_refuses_changes_and_its_end_is_an_event(world: &
         })
     };
     let recorded = async || {
-        let all = read!(world, conn => events::list(conn, 0, None, 100, i64::MAX).await);
+        let all =
+            read!(world, conn => events::list(conn, EventId::default(), None, 100, i64::MAX).await);
         all.into_iter()
             .filter(|event| matches!(event.subject, Subject::Database(_)))
             .collect::<Vec<_>>()
@@ -446,7 +447,7 @@ pub(crate) async fn an_event_with_an_unknown_word_is_an_error_that_names_it(worl
         world.older(&format!("UPDATE events SET {change};")).await;
         let world = world.reopened().await;
         let mut held = world.store.read().await.unwrap();
-        let found = events::list(&mut held.conn(), 0, None, 10, i64::MAX).await;
+        let found = events::list(&mut held.conn(), EventId::default(), None, 10, i64::MAX).await;
         match found.unwrap_err() {
             StoreError::Corrupt { what, message } => {
                 assert_eq!(what, format!("{column} of event 1"));

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use det_api_types::events::GetEventsQuery;
 use det_api_types::page::OrderBy;
 use det_authz::Kind;
+use det_ids::EventId;
 use det_lifecycle::record::{Subject, SubjectKind};
 use det_store::Store;
 use det_store::events::{self, EventRow};
@@ -50,7 +51,7 @@ pub(crate) struct Events {
     changes: Subscription,
     subjects: Subjects,
     /// Id of the last event that was read.
-    pub(crate) after: i64,
+    pub(crate) after: EventId,
     limit: i64,
 }
 
@@ -81,7 +82,7 @@ impl Events {
             store: context.store.clone(),
             changes: context.hub.subscribe(Topic::Events),
             subjects: Subjects::read(&query.subject_kind, &query.subject_id),
-            after: query.after,
+            after: EventId(query.after),
             limit: match query.limit {
                 _ if query.follow => LARGEST_PAGE,
                 ..=0 => DEFAULT_LIMIT,
