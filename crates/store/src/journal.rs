@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{RunId, TrialId};
+use det_ids::{JournalId, RunId, TrialId};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -53,7 +53,7 @@ pub struct Entry {
 #[derive(Debug, Clone, crate::Row)]
 pub struct JournalRow {
     /// Order of arrival, given by the writer of the row.
-    pub id: i64,
+    pub id: JournalId,
     /// Packed [`Entry`]s.
     pub data: Vec<u8>,
 }
@@ -95,7 +95,7 @@ pub fn pack<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Result<Vec<u8>,
 }
 
 /// Adds a row. Its number must be higher than that of every stored row.
-pub async fn append(conn: &mut Conn<'_>, id: i64, data: &[u8]) -> Result<(), StoreError> {
+pub async fn append(conn: &mut Conn<'_>, id: JournalId, data: &[u8]) -> Result<(), StoreError> {
     execute!(
         conn,
         "INSERT INTO metric_journal (id, data) VALUES ($1, $2)",
@@ -106,7 +106,7 @@ pub async fn append(conn: &mut Conn<'_>, id: i64, data: &[u8]) -> Result<(), Sto
 }
 
 /// Rows after `after` in order: all of them, or the first ones up to some 16 MiB.
-pub async fn read(conn: &mut Conn<'_>, after: i64) -> Result<Vec<JournalRow>, StoreError> {
+pub async fn read(conn: &mut Conn<'_>, after: JournalId) -> Result<Vec<JournalRow>, StoreError> {
     let (mut rows, mut after, mut bytes) = (Vec::new(), after, 0);
     loop {
         let page = fetch_all!(
@@ -128,11 +128,11 @@ pub async fn read(conn: &mut Conn<'_>, after: i64) -> Result<Vec<JournalRow>, St
     }
 }
 
-/// The number of the newest row; 0 = the journal is empty.
-pub async fn newest(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
+/// The newest row; the default = the journal is empty.
+pub async fn newest(conn: &mut Conn<'_>) -> Result<JournalId, StoreError> {
     let (newest,) = fetch_one!(
         conn,
-        (i64,),
+        (JournalId,),
         "SELECT COALESCE(MAX(id), 0) FROM metric_journal"
     )?;
     Ok(newest)
@@ -141,7 +141,7 @@ pub async fn newest(conn: &mut Conn<'_>) -> Result<i64, StoreError> {
 /// Reports of the journal's oldest rows, sorted by trial, run and group.
 #[derive(Debug, Default)]
 pub struct SortedReports {
-    through: i64,
+    through: JournalId,
     // Chunks of a trial are in the order of its runs.
     lines: BTreeMap<(TrialId, RunId, String), Vec<Vec<u8>>>,
 }
@@ -226,7 +226,7 @@ impl SortedReports {
 /// The chunks, statistics and steps that a compaction stores.
 #[derive(Debug, Default)]
 pub struct Compaction {
-    through: i64,
+    through: JournalId,
     chunks: Vec<metrics::NewChunk>,
     summaries: Vec<Summary>,
     steps: Vec<Steps>,
@@ -259,7 +259,7 @@ struct Values {
 
 impl Compaction {
     /// The last row of the journal that is compacted.
-    pub fn through(&self) -> i64 {
+    pub fn through(&self) -> JournalId {
         self.through
     }
 

@@ -5,7 +5,7 @@ mod runs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{ReportId, RunId, TrialId};
+use det_ids::{MetricChunkId, ReportId, RunId, TrialId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -327,7 +327,7 @@ impl MetricSummary {
 #[derive(Debug, Clone, crate::Row)]
 pub struct ChunkRow {
     /// Order of arrival.
-    pub id: i64,
+    pub id: MetricChunkId,
     /// The trial that reported it.
     pub trial_id: TrialId,
     /// `training`, `validation`, or a group of the user's.
@@ -581,9 +581,9 @@ pub(crate) fn at_steps_query(group: &str, places: &[(TrialId, i64)]) -> Query {
     query
 }
 
-pub(crate) fn rows_query(ids: &[i64]) -> Query {
+pub(crate) fn rows_query(ids: &[MetricChunkId]) -> Query {
     let mut query = Query::new("SELECT * FROM metric_chunks");
-    query.any_of("id", ids.iter().map(|id| Parameter::Integer(*id)));
+    query.any_of("id", ids.iter().copied());
     query
 }
 
@@ -596,11 +596,11 @@ pub async fn chunks_at(
     let mut ids = BTreeSet::new();
     for some in places.chunks(PLACES) {
         let found = at_steps_query(group, some)
-            .fetch_all::<(i64,)>(conn)
+            .fetch_all::<(MetricChunkId,)>(conn)
             .await?;
         ids.extend(found.into_iter().map(|(id,)| id));
     }
-    let ids: Vec<i64> = ids.into_iter().collect();
+    let ids: Vec<MetricChunkId> = ids.into_iter().collect();
     let mut found: Vec<ChunkRow> = Vec::with_capacity(ids.len());
     for some in pieces(&ids) {
         found.extend(rows_query(some).fetch_all::<ChunkRow>(conn).await?);

@@ -3,7 +3,7 @@
 //! Lists of experiments are filtered and sorted in memory ([`crate::catalogue`]); what they query is the
 //! same whatever they are sorted by, and is here as well.
 
-use det_ids::{ExperimentId, TaskId, TrialId};
+use det_ids::{ExperimentId, MetricChunkId, TaskId, TrialId};
 use det_lifecycle::state_name::StateName;
 
 use crate::db::Link;
@@ -132,7 +132,7 @@ fn trial_lists(experiment_id: ExperimentId) -> Vec<(String, Query)> {
     ));
     all.push((
         "metrics: chunks by number".into(),
-        metrics::rows_query(&[1, 2, 3]),
+        metrics::rows_query(&[1, 2, 3].map(MetricChunkId)),
     ));
     all
 }

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{RunId, TrialId};
+use det_ids::{MetricChunkId, RunId, TrialId};
 
 use crate::metrics::{ChunkRow, number};
 use crate::query::{Query, Value as Parameter};
@@ -241,8 +241,8 @@ pub fn thin(points: Vec<Point>, most: usize) -> Vec<Point> {
 pub struct GroupSeries {
     /// By metric name.
     pub metrics: BTreeMap<String, Series>,
-    /// The newest chunk that is in them; 0 = none.
-    pub through: i64,
+    /// The newest chunk that is in them; the default = none.
+    pub through: MetricChunkId,
     /// Reports added since they were loaded.
     pub new_reports: usize,
     /// Bytes of the chunks that they were in, unpacked: what the next reader would have to read again.
@@ -301,7 +301,7 @@ pub async fn load(
     group: &str,
     names: Option<&[String]>,
 ) -> Result<GroupSeries, StoreError> {
-    let (through,) = fetch_one!(conn, (i64,), THROUGH, trial_id, group)?;
+    let (through,) = fetch_one!(conn, (MetricChunkId,), THROUGH, trial_id, group)?;
     let mut found = GroupSeries {
         through,
         ..GroupSeries::default()
@@ -423,7 +423,7 @@ mod tests {
     fn values_of_batches_are_passed_over_but_counted_as_read() {
         let line = br#"{"s":3,"t":30,"m":{"loss":0.5},"b":[{"loss":9.0},{"loss":8.0}]}"#;
         let row = ChunkRow {
-            id: 7,
+            id: MetricChunkId(7),
             trial_id: TrialId(1),
             group_name: "training".into(),
             run_id: RunId(2),
@@ -442,7 +442,7 @@ mod tests {
                 value: 0.5
             }]
         );
-        assert_eq!((group.through, group.new_reports), (7, 1));
+        assert_eq!((group.through.0, group.new_reports), (7, 1));
         assert!(group.new_bytes >= line.len());
     }
 }

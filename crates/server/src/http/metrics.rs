@@ -148,7 +148,7 @@ fn chunk(message: Vec<(Source, StoredReport)>) -> AppResult<MetricsChunk> {
             total_batches: source.step,
             // Reports that a newer run has outdated are not among them.
             archived: false,
-            id: source.id,
+            id: source.id.0,
             trial_run_id: source.run_id,
             group: source.group,
         })

@@ -1,7 +1,7 @@
 //! Chunks page by page. A page begins at its place in the index: reading the last page of a long history costs what
 //! reading the first one does.
 
-use det_ids::{RunId, TrialId};
+use det_ids::{MetricChunkId, RunId, TrialId};
 
 use super::ChunkRow;
 use crate::db::Link;
@@ -83,7 +83,7 @@ pub async fn chunks(
     conn: &mut Conn<'_>,
     trial_id: TrialId,
     group: Option<&str>,
-    after: i64,
+    after: MetricChunkId,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
     let of_group = GROUP_CHUNKS.on(conn);
@@ -97,7 +97,7 @@ pub async fn chunks(
 #[derive(Debug, Clone, Copy, PartialEq, Eq, crate::Row)]
 pub struct ChunkMark {
     /// See [`ChunkRow`].
-    pub id: i64,
+    pub id: MetricChunkId,
     /// See [`ChunkRow`].
     pub run_id: RunId,
     /// See [`ChunkRow`].
@@ -113,7 +113,7 @@ pub async fn marks(
     conn: &mut Conn<'_>,
     trial_id: TrialId,
     group: &str,
-    after: i64,
+    after: MetricChunkId,
     limit: i64,
 ) -> Result<Vec<ChunkMark>, StoreError> {
     let sql = MARKS.on(conn);
@@ -129,7 +129,7 @@ pub async fn chunks_between(
     trial_id: TrialId,
     group: &str,
     steps: std::ops::RangeInclusive<i64>,
-    after: i64,
+    after: MetricChunkId,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
     let sql = BETWEEN.on(conn);

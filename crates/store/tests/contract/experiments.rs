@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use det_ids::{ExperimentId, ProjectId, RunId, TrialId};
+use det_ids::{ExperimentId, MetricChunkId, ProjectId, RunId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::state_name::StateName;
 use det_store::archives::{self, ArchiveOf};
@@ -639,7 +639,7 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
             !read!(world, conn => allocations::containers(conn, &allocation_id).await).is_empty(),
             read!(world, conn => allocations::find_token(conn, format!("hash-{id}").as_bytes()).await).is_some(),
             !read!(world, conn => logs::chunks_after(conn, &task_id, 0, 10).await).is_empty(),
-            !read!(world, conn => metrics::chunks(conn, trial_id, None, 0, 10).await).is_empty(),
+            !read!(world, conn => metrics::chunks(conn, trial_id, None, MetricChunkId::default(), 10).await).is_empty(),
             !read!(world, conn => metrics::summaries(conn, trial_id).await).is_empty(),
             read!(world, conn => checkpoints::find(conn, &name.into()).await).is_some(),
             read!(world, conn => searches::find(conn, id).await).is_some(),

@@ -1,6 +1,6 @@
 //! What tasks report: logs, metrics, checkpoints; and what the master keeps of searches and events.
 
-use det_ids::{EventId, ExperimentId, LogLevel, RunId, TrialId};
+use det_ids::{EventId, ExperimentId, JournalId, LogLevel, MetricChunkId, RunId, TrialId};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::state_name::StateName;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
@@ -164,7 +164,7 @@ pub(crate) async fn metric_chunks_come_back_in_order(world: &World) {
     change!(world, conn => metrics::append(conn, trial_id, "cpu", RunId::FIRST, &stored).await);
 
     let mut seen = Vec::new();
-    let mut after = 0;
+    let mut after = MetricChunkId::default();
     loop {
         let chunks =
             read!(world, conn => metrics::chunks(conn, trial_id, Some("training"), after, 2).await);
@@ -181,7 +181,7 @@ pub(crate) async fn metric_chunks_come_back_in_order(world: &World) {
         }
     }
     assert_eq!(seen, all);
-    let every = read!(world, conn => metrics::chunks(conn, trial_id, None, 0, 100).await);
+    let every = read!(world, conn => metrics::chunks(conn, trial_id, None, MetricChunkId::default(), 100).await);
     assert_eq!(every.len(), 4);
     assert_eq!(
         (every[3].first_step, every[3].unpack().unwrap()),
@@ -223,7 +223,7 @@ pub(crate) async fn non_finite_metrics_travel_as_strings(world: &World) {
         metrics::append(conn, trial_id, "validation", RunId::FIRST, &stored).await?;
         metrics::save_summary(conn, trial_id, "validation", &document).await
     });
-    let chunks = read!(world, conn => metrics::chunks(conn, trial_id, None, 0, 10).await);
+    let chunks = read!(world, conn => metrics::chunks(conn, trial_id, None, MetricChunkId::default(), 10).await);
     assert_eq!(chunks[0].unpack().unwrap(), reports);
     let read = read!(world, conn => metrics::summaries(conn, trial_id).await);
     assert_eq!(read["validation"], summary);
@@ -309,8 +309,7 @@ pub(crate) async fn pages_of_a_group_go_on_from_run_to_run(world: &World) {
             Ok(())
         });
     }
-    let whole =
-        read!(world, conn => metrics::chunks(conn, trial_id, Some("training"), 0, 100).await);
+    let whole = read!(world, conn => metrics::chunks(conn, trial_id, Some("training"), MetricChunkId::default(), 100).await);
     let places = |chunks: &[metrics::ChunkRow]| -> Vec<(i64, i64)> {
         chunks.iter().map(|c| (c.run_id.0, c.first_step)).collect()
     };
@@ -320,7 +319,9 @@ pub(crate) async fn pages_of_a_group_go_on_from_run_to_run(world: &World) {
     );
     for size in 1..=whole.len() {
         for from in 0..=whole.len() {
-            let after = from.checked_sub(1).map_or(0, |last| whole[last].id);
+            let after = from
+                .checked_sub(1)
+                .map_or(MetricChunkId::default(), |last| whole[last].id);
             let limit = i64::try_from(size).unwrap();
             let expected = &whole[from..whole.len().min(from + size)];
             let page = read!(world, conn => metrics::chunks(conn, trial_id, Some("training"), after, limit).await);
@@ -332,7 +333,7 @@ pub(crate) async fn pages_of_a_group_go_on_from_run_to_run(world: &World) {
             );
         }
         let mut between = Vec::new();
-        let mut after = 0;
+        let mut after = MetricChunkId::default();
         loop {
             let limit = i64::try_from(size).unwrap();
             let page = read!(world, conn => metrics::chunks_between(conn, trial_id, "training", 21..=30, after, limit).await);
@@ -420,7 +421,7 @@ fn entry(trial_id: TrialId, run_id: RunId, group: &str, report: &StoredReport) -
 /// Compacts all of the journal, as the master does.
 async fn compact(world: &World) {
     loop {
-        let rows = read!(world, conn => journal::read(conn, 0).await);
+        let rows = read!(world, conn => journal::read(conn, JournalId::default()).await);
         if rows.is_empty() {
             return;
         }
@@ -448,7 +449,7 @@ pub(crate) async fn the_journal_may_be_compacted_at_any_moment(world: &World) {
     };
     let mut reported: std::collections::BTreeMap<(TrialId, &str), Vec<StoredReport>> =
         std::collections::BTreeMap::new();
-    let mut id = 0;
+    let mut id = JournalId::default();
     for step in 0..120 {
         let mut entries = Vec::new();
         for _ in 0..=next(4) {
@@ -461,7 +462,7 @@ pub(crate) async fn the_journal_may_be_compacted_at_any_moment(world: &World) {
             entries.push(entry(trial_id, RunId::default(), group, &report));
             reported.entry((trial_id, group)).or_default().push(report);
         }
-        id += 1;
+        id = id.next();
         let data = journal::pack(&entries).unwrap();
         let row = id;
         change!(world, conn => journal::append(conn, row, &data).await);
@@ -471,13 +472,15 @@ pub(crate) async fn the_journal_may_be_compacted_at_any_moment(world: &World) {
         }
     }
     compact(world).await;
-    assert_eq!(read!(world, conn => journal::newest(conn).await), 0);
+    assert_eq!(
+        read!(world, conn => journal::newest(conn).await),
+        JournalId::default()
+    );
     for trial_id in ids {
         let summaries = read!(world, conn => metrics::summaries(conn, trial_id).await);
         let mut highest = 0;
         for ((_, group), reports) in reported.range((trial_id, "")..(TrialId(trial_id.0 + 1), "")) {
-            let chunks =
-                read!(world, conn => metrics::chunks(conn, trial_id, Some(group), 0, 999).await);
+            let chunks = read!(world, conn => metrics::chunks(conn, trial_id, Some(group), MetricChunkId::default(), 999).await);
             let stored: Vec<StoredReport> =
                 chunks.iter().flat_map(|c| c.unpack().unwrap()).collect();
             assert_eq!(&stored, reports, "{group} of trial {trial_id}");
@@ -525,7 +528,7 @@ pub(crate) async fn older_runs_are_not_changed_by_compaction(world: &World) {
     let data = journal::pack(&entries).unwrap();
     assert_eq!(
         journal::JournalRow {
-            id: 1,
+            id: JournalId(1),
             data: data.clone()
         }
         .entries()
@@ -533,13 +536,13 @@ pub(crate) async fn older_runs_are_not_changed_by_compaction(world: &World) {
         entries
     );
     change_live!(world, tx => {
-        journal::append(&mut tx.conn(), 1, &data).await?;
+        journal::append(&mut tx.conn(), JournalId(1), &data).await?;
         start_run(tx, trial_id, RunId(2), 10).await
     });
     compact(world).await;
     let row = read!(world, conn => trials::find(conn, trial_id).await).unwrap();
     assert_eq!(row.total_batches, 20);
-    let chunks = read!(world, conn => metrics::chunks(conn, trial_id, None, 0, 10).await);
+    let chunks = read!(world, conn => metrics::chunks(conn, trial_id, None, MetricChunkId::default(), 10).await);
     assert_eq!(
         chunks
             .iter()
@@ -554,7 +557,10 @@ pub(crate) async fn older_runs_are_not_changed_by_compaction(world: &World) {
         (2, 20)
     );
     let gone = TrialId(trial_id.0 + 1);
-    assert!(read!(world, conn => metrics::chunks(conn, gone, None, 0, 10).await).is_empty());
+    assert!(
+        read!(world, conn => metrics::chunks(conn, gone, None, MetricChunkId::default(), 10).await)
+            .is_empty()
+    );
     assert!(read!(world, conn => metrics::summaries(conn, gone).await).is_empty());
 }
 

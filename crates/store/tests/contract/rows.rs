@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use det_ids::{AllocationId, EventId, ExperimentId, RunId, SlotId, TaskId, TrialId, UserId};
+use det_ids::{
+    AllocationId, EventId, ExperimentId, JournalId, RunId, SlotId, TaskId, TrialId, UserId,
+};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::DesiredState;
 use det_lifecycle::experiment::ExperimentState;
@@ -362,9 +364,9 @@ pub(crate) async fn report_step(
         group: "training".into(),
         line: report.encode()?,
     };
-    let id = journal::newest(conn).await? + 1;
+    let id = journal::newest(conn).await?.next();
     journal::append(conn, id, &journal::pack([&entry])?).await?;
-    let sorted = journal::SortedReports::of(&journal::read(conn, 0).await?)?;
+    let sorted = journal::SortedReports::of(&journal::read(conn, JournalId::default()).await?)?;
     let stored = metrics::summaries_of(conn, &sorted.trials()).await?;
     journal::apply(conn, sorted.prepare(stored)?).await
 }

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use det_ids::JournalId;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -21,11 +22,11 @@ pub(super) struct State {
     /// How often that was invalidated.
     pub(super) invalidations: u64,
     /// The newest row of the journal.
-    pub(super) newest: i64,
+    pub(super) newest: JournalId,
     /// The last row that was compacted.
-    pub(super) compacted: i64,
+    pub(super) compacted: JournalId,
     /// The last row that a compaction has begun to store; it may come to nothing.
-    pub(super) used: i64,
+    pub(super) used: JournalId,
     /// Since when something waits to be compacted.
     pub(super) since: Option<Instant>,
     pub(super) bytes: usize,
@@ -45,7 +46,7 @@ impl Backlog {
     }
 
     /// A row of the journal was committed.
-    pub(super) fn appended(&self, id: i64, bytes: usize) {
+    pub(super) fn appended(&self, id: JournalId, bytes: usize) {
         let mut state = self.state();
         state.newest = state.newest.max(id);
         state.bytes += bytes;
@@ -57,7 +58,7 @@ impl Backlog {
     }
 
     /// Rows of the journal through this one were compacted.
-    pub(super) fn compacted(&self, through: i64) {
+    pub(super) fn compacted(&self, through: JournalId) {
         let mut state = self.state();
         state.compacted = state.compacted.max(through);
         state.newest = state.newest.max(through);
@@ -73,13 +74,13 @@ impl Backlog {
 
     /// A compaction of the rows through this one is being made. A caller that looks at the journal later in the same
     /// group of changes sees it empty, and must not give their numbers again.
-    pub(super) fn storing(&self, through: i64) {
+    pub(super) fn storing(&self, through: JournalId) {
         let mut state = self.state();
         state.used = state.used.max(through);
     }
 
     /// The highest number of a row that was committed or compacted since the start, or that is just being compacted.
-    pub(super) fn highest(&self) -> i64 {
+    pub(super) fn highest(&self) -> JournalId {
         let state = self.state();
         state.newest.max(state.compacted).max(state.used)
     }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use det_failpoints::failpoint;
+use det_ids::JournalId;
 use det_store::journal::{self as rows, JournalRow, SortedReports};
 use det_store::metrics;
 use tokio::sync::oneshot;
@@ -61,7 +62,7 @@ impl Journal {
         loop {
             let rows = {
                 let mut conn = self.context.store.read().await?;
-                rows::read(&mut conn.conn(), 0).await?
+                rows::read(&mut conn.conn(), JournalId::default()).await?
             };
             if rows.first().is_none_or(|row| row.id > newest) {
                 break;

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{RunId, TrialId};
+use det_ids::{JournalId, MetricChunkId, RunId, TrialId};
 use det_orchestrator::require_current_run;
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, GroupSummary, NewReport, StoredReport, number};
@@ -104,7 +104,7 @@ impl Journal {
 
     /// Rows of the journal through this one are compacted. To be called as soon as that is committed: from then on the
     /// rows do not show which numbers were given.
-    pub(super) fn compacted(&self, through: i64) {
+    pub(super) fn compacted(&self, through: JournalId) {
         self.backlog().compacted(through);
         self.memory().compacted(through);
     }
@@ -268,7 +268,7 @@ impl Journal {
         for name in names {
             let outdated = metrics::outdated_from(&starts, &name);
             let mut summary = GroupSummary::new();
-            let mut after = 0;
+            let mut after = MetricChunkId::default();
             loop {
                 let chunks =
                     metrics::chunks(&mut tx.conn(), trial_id, Some(&name), after, 256).await?;

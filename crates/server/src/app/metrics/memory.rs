@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use det_ids::{ExperimentId, RunId, TrialId};
+use det_ids::{ExperimentId, JournalId, RunId, TrialId};
 use det_store::journal::{self, Entry};
 use det_store::{StoreError, WriteTx, metrics, trials};
 
@@ -35,7 +35,7 @@ pub(super) struct LiveGroup {
 /// A report that is in the journal.
 #[derive(Debug)]
 pub(super) struct Recent {
-    journal_id: i64,
+    journal_id: JournalId,
     pub(super) run_id: RunId,
     pub(super) group: String,
     pub(super) line: Vec<u8>,
@@ -47,7 +47,7 @@ pub(super) struct Memory {
     /// Whether `recent` is what the journal holds.
     loaded: bool,
     /// The newest row of the journal, or a higher number.
-    newest: i64,
+    newest: JournalId,
     recent: HashMap<TrialId, Vec<Recent>>,
     trials: HashMap<TrialId, LiveTrial>,
 }
@@ -55,12 +55,16 @@ pub(super) struct Memory {
 impl Memory {
     /// Reads the journal, if what it holds is not known. `used` = the highest number that was given to a row so far:
     /// numbers are not given again, or a new row would be taken for one that is compacted.
-    pub(super) async fn load(&mut self, tx: &mut WriteTx, used: i64) -> Result<(), StoreError> {
+    pub(super) async fn load(
+        &mut self,
+        tx: &mut WriteTx,
+        used: JournalId,
+    ) -> Result<(), StoreError> {
         if self.loaded {
             return Ok(());
         }
         *self = Self::default();
-        let mut after = 0;
+        let mut after = JournalId::default();
         loop {
             let rows = journal::read(&mut tx.conn(), after).await?;
             let Some(last) = rows.last() else { break };
@@ -75,7 +79,7 @@ impl Memory {
     }
 
     /// Takes note of a new row of the journal.
-    pub(super) fn note(&mut self, journal_id: i64, entries: Vec<Entry>) {
+    pub(super) fn note(&mut self, journal_id: JournalId, entries: Vec<Entry>) {
         self.newest = self.newest.max(journal_id);
         for entry in entries {
             self.recent.entry(entry.trial_id).or_default().push(Recent {
@@ -88,8 +92,8 @@ impl Memory {
     }
 
     /// The number for the next row of the journal.
-    pub(super) fn next_id(&self) -> i64 {
-        self.newest + 1
+    pub(super) fn next_id(&self) -> JournalId {
+        self.newest.next()
     }
 
     /// Looks up the trials that are not known yet.
@@ -149,7 +153,7 @@ impl Memory {
     }
 
     /// Rows of the journal through this one are compacted.
-    pub(super) fn compacted(&mut self, through: i64) {
+    pub(super) fn compacted(&mut self, through: JournalId) {
         self.recent.retain(|_, reports| {
             reports.retain(|recent| recent.journal_id > through);
             !reports.is_empty()

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{RunId, TrialId};
+use det_ids::{MetricChunkId, RunId, TrialId};
 use det_store::metrics::{self, ChunkRow, StoredReport};
 use det_store::{Store, StoreError};
 
@@ -75,8 +75,8 @@ pub struct Pages<'a> {
     store: &'a Store,
     trial_id: TrialId,
     group: &'a str,
-    after: i64,
-    through: i64,
+    after: MetricChunkId,
+    through: MetricChunkId,
     limit: i64,
 }
 
@@ -87,22 +87,22 @@ impl<'a> Pages<'a> {
             store,
             trial_id,
             group,
-            after: 0,
-            through: i64::MAX,
+            after: MetricChunkId::default(),
+            through: MetricChunkId::END,
             limit: FIRST_PAGE,
         }
     }
 
-    /// Begins after this chunk; 0 = with the first one.
+    /// Begins after this chunk; after the default with the first one.
     #[must_use]
-    pub fn after(mut self, chunk_id: i64) -> Self {
+    pub fn after(mut self, chunk_id: MetricChunkId) -> Self {
         self.after = chunk_id;
         self
     }
 
     /// Ends with this chunk: later ones are left out.
     #[must_use]
-    pub fn through(mut self, chunk_id: i64) -> Self {
+    pub fn through(mut self, chunk_id: MetricChunkId) -> Self {
         self.through = chunk_id;
         self
     }
@@ -117,7 +117,7 @@ impl<'a> Pages<'a> {
         let (trial_id, group) = (self.trial_id, Some(self.group));
         let mut chunks =
             metrics::chunks(&mut conn.conn(), trial_id, group, self.after, self.limit).await?;
-        self.after = chunks.last().map_or(i64::MAX, |c| c.id);
+        self.after = chunks.last().map_or(MetricChunkId::END, |c| c.id);
         let bytes: usize = chunks.iter().map(|c| c.data.len()).sum();
         self.limit = if bytes > PAGE_BYTES {
             (self.limit / 2).max(1)

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use det_ids::{RunId, TrialId};
+use det_ids::{MetricChunkId, RunId, TrialId};
 use det_store::series::{self, GroupSeries, Point};
 use det_store::{StoreError, metrics};
 
@@ -239,7 +239,7 @@ impl Series {
             .iter()
             .map(|name| (name.clone(), Vec::new()))
             .collect();
-        let (mut after, mut reports) = (0, 0);
+        let (mut after, mut reports) = (MetricChunkId::default(), 0);
         loop {
             let chunks = {
                 let mut conn = self.context.store.read().await?;

@@ -11,7 +11,7 @@ use super::MOST_NAME_BYTES;
 use super::system::{MISC_GROUP, Reading, SeriesKind, SeriesLabels, TIMING_GROUP};
 use crate::error::{AppError, AppResult};
 
-/// [`SeriesLabels`] of a stored report.
+/// [`SeriesLabels`] of a stored report, borrowed from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoredLabels<'a> {
     pub(crate) kind: SeriesKind,

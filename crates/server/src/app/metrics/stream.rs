@@ -7,7 +7,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-use det_ids::{RunId, TrialId};
+use det_ids::{MetricChunkId, RunId, StoredReportId, TrialId};
 use det_store::metrics::{self, ChunkMark, ChunkRow, StoredReport};
 use det_store::{Store, StoreError};
 use tokio::sync::mpsc::{self, Sender};
@@ -43,8 +43,8 @@ pub(crate) struct Source {
     pub(crate) run_id: RunId,
     /// Metric group of the report.
     pub(crate) group: String,
-    /// Number of the report.
-    pub(crate) id: i64,
+    /// The report.
+    pub(crate) id: StoredReportId,
     /// Step of the report; 0 where it has none.
     pub(crate) step: i64,
 }
@@ -166,7 +166,7 @@ async fn unpack_all(
     store: Store,
     trial_id: TrialId,
     groups: Vec<String>,
-    last: i64,
+    last: MetricChunkId,
     out: Sender<UnpackedChunk>,
 ) {
     let mut readers: Vec<ChunkReader<'_>> = groups
@@ -252,7 +252,7 @@ impl Ready {
 #[derive(Debug, Default)]
 struct Starts {
     starts: Vec<(RunId, i64)>,
-    last_chunk: Option<i64>,
+    last_chunk: Option<MetricChunkId>,
 }
 
 impl Starts {
@@ -260,7 +260,7 @@ impl Starts {
     async fn load(store: &Store, trial_id: TrialId, groups: &[String]) -> Result<Self, StoreError> {
         let mut marks: Vec<ChunkMark> = Vec::new();
         for group in groups {
-            let mut after = 0;
+            let mut after = MetricChunkId::default();
             loop {
                 let mut conn = store.read().await?;
                 let page = metrics::marks(&mut conn.conn(), trial_id, group, after, MARKS).await?;
@@ -277,7 +277,7 @@ impl Starts {
         Ok(starts)
     }
 
-    fn note(&mut self, id: i64, run_id: RunId, first_step: i64) {
+    fn note(&mut self, id: MetricChunkId, run_id: RunId, first_step: i64) {
         self.starts.push((run_id, first_step));
         self.last_chunk = Some(id);
     }
@@ -340,7 +340,7 @@ impl Orderer {
                 trial_id: chunk.trial_id,
                 run_id: chunk.run_id,
                 group: chunk.group_name.clone(),
-                id: chunk.id.saturating_mul(PLACES).saturating_add(place),
+                id: StoredReportId(chunk.id.0.saturating_mul(PLACES).saturating_add(place)),
                 step: report.step.unwrap_or(0),
             };
             match report.step {
@@ -413,7 +413,7 @@ mod tests {
                     .collect();
                 let steps = || reports.iter().map(|r| r.step.unwrap_or(-1));
                 let row = ChunkRow {
-                    id: *id,
+                    id: MetricChunkId(*id),
                     trial_id: TrialId(1),
                     group_name: "training".into(),
                     run_id: RunId(*run_id),
@@ -527,7 +527,7 @@ mod tests {
             report_id: None,
         };
         let row = ChunkRow {
-            id,
+            id: MetricChunkId(id),
             trial_id: TrialId(1),
             group_name: "training".into(),
             run_id: RunId::FIRST,

@@ -84,7 +84,8 @@ pub enum SeriesKind {
     Misc,
 }
 
-/// What distinguishes a series of a trial from its others. Each text may be shared with other series.
+/// What distinguishes a series of a trial from its others. Each text may be shared with other series, also the agent's id,
+/// which therefore is no [`AgentId`]: there may be a reading for each second of a long trial.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeriesLabels {
     /// What it is about.

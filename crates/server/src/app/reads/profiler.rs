@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use det_authz::Kind;
-use det_ids::{AgentId, TrialId};
+use det_ids::{AgentId, MetricChunkId, TrialId};
 use det_store::metrics::StoredReport;
 use det_store::{Store, trials};
 
@@ -48,8 +48,8 @@ impl SeriesFilter {
 /// A group that is read, and how far.
 struct Group {
     name: &'static str,
-    /// The last chunk that was read; 0 = none.
-    after: i64,
+    /// The last chunk that was read; the default = none.
+    after: MetricChunkId,
     /// Reports of that chunk whose readings are not all gathered.
     reports: VecDeque<StoredReport>,
     /// Readings of the first of them that are.
@@ -60,7 +60,7 @@ impl Group {
     fn new(name: &'static str) -> Self {
         Self {
             name,
-            after: 0,
+            after: MetricChunkId::default(),
             reports: VecDeque::new(),
             gathered: 0,
         }
