@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{
-    AllocationId, CheckpointId, ContainerId, ExperimentId, PlaceId, RequestId, RunId, TaskId,
-    TrialId,
+    AllocationId, CheckpointId, ContainerId, ExperimentId, PlaceId, RequestId, RunId, SpoolId,
+    TaskId, TrialId,
 };
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
@@ -251,7 +251,7 @@ pub enum ReportContent {
     /// A line of its log.
     Line {
         /// The spool that contains it.
-        spool: String,
+        spool: SpoolId,
         /// Its sequence number.
         sequence: i64,
     },

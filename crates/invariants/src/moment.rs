@@ -334,7 +334,7 @@ fn key(trial_id: TrialId, run_id: RunId, what: &ReportContent) -> Key<'_> {
     match what {
         ReportContent::Metric { step, .. } => (trial_id, run_id, 0, "", *step),
         ReportContent::Checkpoint { uuid } => (TrialId(0), RunId::default(), 1, uuid.as_str(), 0),
-        ReportContent::Line { spool, sequence } => (trial_id, run_id, 2, spool, *sequence),
+        ReportContent::Line { spool, sequence } => (trial_id, run_id, 2, spool.as_str(), *sequence),
         ReportContent::Control { what } => (trial_id, run_id, 3, what, 0),
     }
 }

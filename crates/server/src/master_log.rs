@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use det_ids::{ExperimentId, LogLevel, TrialId};
+use det_ids::{ExperimentId, LogLevel, MasterLogLineId, TrialId};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
@@ -25,8 +25,8 @@ const LONGEST_LINE: usize = 4_096;
 /// A line of the master's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Number of the line since the master started, from 0 without gaps.
-    pub id: i64,
+    /// The line, by its number since the master started.
+    pub id: MasterLogLineId,
     /// When, microseconds since 1970.
     pub at: i64,
     /// How much it matters.
@@ -83,7 +83,7 @@ impl fmt::Debug for MasterLog {
 #[derive(Default)]
 struct Lines {
     kept: VecDeque<Entry>,
-    next_id: i64,
+    next_id: MasterLogLineId,
 }
 
 impl MasterLog {
@@ -107,8 +107,8 @@ impl MasterLog {
         lines.kept.iter().skip(skipped).cloned().collect()
     }
 
-    /// The lines that are still kept from number `id` on, oldest first.
-    pub fn from(&self, id: i64) -> Vec<Entry> {
+    /// The lines that are still kept from line `id` on, oldest first.
+    pub fn from(&self, id: MasterLogLineId) -> Vec<Entry> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines
             .kept
@@ -118,8 +118,8 @@ impl MasterLog {
             .collect()
     }
 
-    /// The number that the next line will have: how many there have been.
-    pub fn next_id(&self) -> i64 {
+    /// The next line: its number is how many there have been.
+    pub fn next_id(&self) -> MasterLogLineId {
         self.lines
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -130,7 +130,7 @@ impl MasterLog {
         {
             let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
             let id = lines.next_id;
-            lines.next_id += 1;
+            lines.next_id = lines.next_id.next();
             if lines.kept.len() == CAPACITY {
                 lines.kept.pop_front();
             }
@@ -243,7 +243,7 @@ mod tests {
         });
         let lines = log.tail(10);
         assert_eq!(
-            (lines[0].id, lines[0].level, lines[0].message.as_str()),
+            (lines[0].id.0, lines[0].level, lines[0].message.as_str()),
             (0, LogLevel::Info, "the master is ready")
         );
         assert_eq!(lines[1].level, LogLevel::Warning);
@@ -274,7 +274,11 @@ mod tests {
         recorded(&log, || tracing::info!(message = "the cause", "it failed"));
         assert_eq!(log.tail(1)[0].message, "it failed: the cause");
         assert_eq!(
-            (log.tail(1)[0].id, log.from(1).len(), log.next_id()),
+            (
+                log.tail(1)[0].id.0,
+                log.from(MasterLogLineId(1)).len(),
+                log.next_id().0
+            ),
             (2, 2, 3)
         );
     }
@@ -285,9 +289,9 @@ mod tests {
         for n in 0..CAPACITY + 5 {
             log.push(LogLevel::Info, n.to_string(), About::default());
         }
-        let all = log.from(0);
+        let all = log.from(MasterLogLineId::default());
         assert_eq!(all.len(), CAPACITY);
-        assert_eq!((all[0].id, all[0].message.as_str()), (5, "5"));
+        assert_eq!((all[0].id.0, all[0].message.as_str()), (5, "5"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use det_ids::{
     AllocationId, CheckpointId, ContainerId, ExperimentId, JobId, PlaceId, RequestId, RunId,
-    SlotId, TaskId, TrialId,
+    SlotId, SpoolId, TaskId, TrialId,
 };
 use det_lifecycle::record::{EventKind, RecordedState, Subject};
 use det_orchestrator::Task;
@@ -117,7 +117,7 @@ pub(crate) struct Metric {
 pub(crate) struct Line {
     pub(crate) trial_id: TrialId,
     pub(crate) run_id: RunId,
-    pub(crate) spool: String,
+    pub(crate) spool: SpoolId,
     pub(crate) sequence: i64,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct Rows {
     pub(crate) steps: BTreeMap<(TrialId, RunId), BTreeSet<i64>>,
     pub(crate) lines: Vec<Line>,
     /// The next number of each spool.
-    pub(crate) spools: BTreeMap<String, i64>,
+    pub(crate) spools: BTreeMap<SpoolId, i64>,
     /// Of each subject: the state that its newest event names, and what happened to it.
     pub(crate) recorded: BTreeMap<Subject, SubjectRecord>,
     /// Events recorded in all.

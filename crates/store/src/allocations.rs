@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, JobId, PlaceId, RunId, SlotId, TaskId, TrialId, UserId,
+    AllocationId, ContainerId, ExperimentId, JobId, LogLineId, PlaceId, RunId, SlotId, TaskId,
+    TrialId, UserId,
 };
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::{DesiredState, ObservedState};
@@ -242,11 +243,11 @@ pub(crate) async fn count_lines(
     conn: &mut Conn<'_>,
     task_id: &TaskId,
     more: i64,
-) -> Result<Option<i64>, StoreError> {
+) -> Result<Option<LogLineId>, StoreError> {
     edit_task(conn, task_id, |row| {
         row.log_lines += more;
         row.logs_deleted_at = None;
-        row.log_lines
+        LogLineId(row.log_lines)
     })
     .await
 }

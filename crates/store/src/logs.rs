@@ -3,7 +3,10 @@
 mod lines;
 pub mod retention;
 
-use det_ids::{AgentId, AllocationId, ContainerId, LogLevel, LogSource, LogStream, TaskId, Word};
+use det_ids::{
+    AgentId, AllocationId, ContainerId, LogLevel, LogLineId, LogSource, LogStream, SpoolId, TaskId,
+    Word,
+};
 use memchr::memmem::Finder;
 
 use crate::chunk::unpacked_size;
@@ -38,8 +41,8 @@ pub struct LogLine {
 /// A stored chunk of lines.
 #[derive(Debug, Clone, crate::Row)]
 pub struct ChunkRow {
-    /// Id of its first line in the task, from 1.
-    pub first_line: i64,
+    /// Its first line.
+    pub first_line: LogLineId,
     /// How many lines.
     pub lines: i64,
     /// Packed [`LogLine`]s.
@@ -52,10 +55,16 @@ impl ChunkRow {
         unpacked_size(&self.data)
     }
 
+    /// Its last line.
+    pub fn last_line(&self) -> LogLineId {
+        self.first_line.plus(self.lines - 1)
+    }
+
     /// The lines with their ids.
-    pub fn unpack(&self) -> Result<Vec<(i64, LogLine)>, StoreError> {
+    pub fn unpack(&self) -> Result<Vec<(LogLineId, LogLine)>, StoreError> {
         let lines = lines::unpack(&self.data)?;
-        Ok((self.first_line..).zip(lines).collect())
+        let ids = (0..).map(|place| self.first_line.plus(place));
+        Ok(ids.zip(lines).collect())
     }
 }
 
@@ -88,7 +97,7 @@ impl Needle {
 
 impl ChunkRow {
     /// The lines that may have the text, with their ids: all that do are among them.
-    pub fn candidates(&self, needle: &Needle) -> Result<Vec<(i64, LogLine)>, StoreError> {
+    pub fn candidates(&self, needle: &Needle) -> Result<Vec<(LogLineId, LogLine)>, StoreError> {
         let Some(part) = &needle.part else {
             return self.unpack();
         };
@@ -102,7 +111,7 @@ impl ChunkRow {
         })?;
         Ok(found
             .into_iter()
-            .map(|(place, line)| (self.first_line.saturating_add(place), line))
+            .map(|(place, line)| (self.first_line.plus(place), line))
             .collect())
     }
 }
@@ -126,7 +135,7 @@ struct Chunk {
 /// A chunk with its place in a task's log.
 pub(crate) struct NewChunk<'a> {
     task_id: &'a TaskId,
-    first_line: i64,
+    first_line: LogLineId,
     chunk: &'a Chunk,
 }
 
@@ -166,20 +175,20 @@ impl PackedLines {
         Ok(false)
     }
 
-    /// The chunks at their places in a task's log, in which the last of these lines has the number `last`.
+    /// The chunks at their places in a task's log, in which the last of these lines is `last`.
     pub(crate) fn placed<'a>(
         &'a self,
         task_id: &'a TaskId,
-        last: i64,
+        last: LogLineId,
     ) -> impl Iterator<Item = NewChunk<'a>> {
-        let mut first_line = last - self.count() + 1;
+        let mut first_line = last.plus(1 - self.count());
         self.chunks.iter().map(move |chunk| {
             let placed = NewChunk {
                 task_id,
                 first_line,
                 chunk,
             };
-            first_line += chunk.count;
+            first_line = first_line.plus(chunk.count);
             placed
         })
     }
@@ -272,7 +281,7 @@ pub async fn append(
 /// A spool's first number is 1.
 pub async fn advance_spool(
     conn: &mut Conn<'_>,
-    spool_id: &str,
+    spool_id: &SpoolId,
     task_id: &TaskId,
     first: i64,
     count: i64,
@@ -310,7 +319,7 @@ pub(crate) const BEFORE: &str = "SELECT first_line, lines, data FROM log_chunks 
 pub async fn chunks_after(
     conn: &mut Conn<'_>,
     task_id: &TaskId,
-    after: i64,
+    after: LogLineId,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
     Ok(fetch_all!(
@@ -318,7 +327,7 @@ pub async fn chunks_after(
         ChunkRow,
         AFTER,
         task_id,
-        after + 1,
+        after.plus(1),
         limit
     )?)
 }
@@ -327,7 +336,7 @@ pub async fn chunks_after(
 pub async fn chunks_before(
     conn: &mut Conn<'_>,
     task_id: &TaskId,
-    before: i64,
+    before: LogLineId,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
     Ok(fetch_all!(conn, ChunkRow, BEFORE, task_id, before, limit)?)
@@ -347,7 +356,7 @@ mod tests {
             })
             .collect();
         ChunkRow {
-            first_line: 10,
+            first_line: LogLineId(10),
             lines: i64::try_from(lines.len()).unwrap(),
             data: pack(&lines).unwrap().chunks().next().unwrap().to_vec(),
         }
@@ -355,7 +364,7 @@ mod tests {
 
     fn found(chunk: &ChunkRow, text: &str) -> Vec<i64> {
         let lines = chunk.candidates(&Needle::new(text)).unwrap();
-        lines.into_iter().map(|(id, _)| id).collect()
+        lines.into_iter().map(|(id, _)| id.0).collect()
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use det_authz::Kind;
-use det_ids::{AllocationId, ContainerId, ExperimentId, TrialId};
+use det_ids::{AllocationId, ContainerId, ExperimentId, LogLineId, TrialId};
 use det_lifecycle::container::ObservedState;
 use det_orchestrator::hang::{self, Finding};
 use det_orchestrator::{Event, RunningTrial};
@@ -276,7 +276,8 @@ impl Doctor {
             let mut conn = self.context.store.read().await?;
             let rows = allocations::containers(&mut conn.conn(), &attempt.id).await?;
             let chunks =
-                logs::chunks_before(&mut conn.conn(), &attempt.task_id, i64::MAX, CHUNKS).await?;
+                logs::chunks_before(&mut conn.conn(), &attempt.task_id, LogLineId::END, CHUNKS)
+                    .await?;
             (rows, chunks)
         };
         let mut last = HashMap::new();

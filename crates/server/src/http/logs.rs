@@ -11,7 +11,7 @@ use det_api_types::logs::{
 };
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{SalvagedElement, Timestamp};
-use det_ids::{LogLevel, LogSource, TaskId, TrialId, Word};
+use det_ids::{AgentId, AllocationId, ContainerId, LogLevel, LogLineId, LogSource, SpoolId, TaskId, TrialId, Word};
 use det_store::logs::{LogLine, Origin, PackedLines, Packer, pack};
 use serde::Serialize;
 use tokio::sync::mpsc;
@@ -175,7 +175,7 @@ fn spool_batch(spool: Option<SpoolPosition>, task_id: &TaskId) -> AppResult<Opti
             Ok(first @ 1..) if !spool.id.is_empty() => {
                 // Under the task's own name, so that no task can touch the spool of another.
                 Ok(SpoolBatch {
-                    id: format!("{task_id}/{}", spool.id),
+                    id: SpoolId(format!("{task_id}/{}", spool.id)),
                     first,
                     outages: spool.outages.into_iter().filter_map(outage).collect(),
                 })
@@ -375,7 +375,7 @@ async fn stream_log(
     log: Log,
     query: LogsQuery,
     shutdown: CancellationToken,
-    encode: impl Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync + 'static,
+    encode: impl Fn(&TaskId, LogLineId, LogLine) -> AppResult<Bytes> + Send + Sync + 'static,
 ) -> StreamAnswer {
     let (filter, reading) = reading(query)?;
     let (out, messages) = mpsc::channel(MESSAGES);
@@ -428,7 +428,7 @@ struct Fields<E> {
 }
 
 impl<E: Fn(&LogFields) -> AppResult<Bytes> + Send + Sync> Sink for Fields<E> {
-    fn put(&mut self, _task: &TaskId, _id: i64, line: LogLine) -> AppResult<bool> {
+    fn put(&mut self, _task: &TaskId, _id: LogLineId, line: LogLine) -> AppResult<bool> {
         self.news |= self.found.add(line);
         Ok(false)
     }

@@ -280,7 +280,7 @@ async fn send_log(mut entries: Entries, out: mpsc::Sender<AppResult<Bytes>>) {
 
 fn log_entry(entry: Entry) -> LogEntry {
     LogEntry {
-        id: entry.id,
+        id: entry.id.0,
         message: entry.message,
         timestamp: Timestamp(entry.at),
         level: views::logs::level(Some(entry.level)),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{AllocationId, CheckpointId, ContainerId, Micros, RunId, TrialId};
+use det_ids::{AllocationId, CheckpointId, ContainerId, Micros, RunId, SpoolId, TrialId};
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
@@ -257,13 +257,14 @@ impl Tx<'_> {
         sequence: i64,
     ) -> Result<Reply, RefusalText> {
         let row = self.rows.allocation(allocation)?;
+        let spool = SpoolId(container.to_string());
         let line = Line {
             trial_id: reporter(row)?,
             run_id: row.run_id,
-            spool: container.to_string(),
+            spool: spool.clone(),
             sequence,
         };
-        let next = self.rows.spools.entry(container.to_string()).or_default();
+        let next = self.rows.spools.entry(spool).or_default();
         if sequence >= *next {
             *next = sequence + 1;
             self.rows.version += 1;

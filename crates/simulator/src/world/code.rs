@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use det_ids::{CheckpointId, ContainerId, TaskId};
+use det_ids::{CheckpointId, ContainerId, SpoolId, TaskId};
 use det_invariants::{Report, ReportContent};
 use det_lifecycle::trial::EarlyExit;
 use det_taskspec::ContainerExit;
@@ -456,7 +456,7 @@ fn report_of(rows: &Rows, spec: &Spec, call: &Call) -> Option<Report> {
         },
         Call::Checkpoint { uuid, .. } => ReportContent::Checkpoint { uuid: uuid.clone() },
         Call::Line { sequence } => ReportContent::Line {
-            spool: spec.container.to_string(),
+            spool: SpoolId(spec.container.to_string()),
             sequence: *sequence,
         },
         Call::EarlyExit(reason) => ReportContent::Control {

@@ -14,7 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::{Chunk, LogLine, PackedLines};
 use crate::{StoreError, chunk};
 
-/// Where a line comes from.
+/// Where a line comes from. Its ids are borrowed from the request, and therefore bare texts: tasks may print millions of
+/// lines, and none of them is to be copied for it. [`LogLine`], which is read back, has them as ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Origin<'a> {
     /// See [`LogLine`].
@@ -315,6 +316,8 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use det_ids::LogLineId;
+
     use super::*;
     use crate::logs::pack;
 
@@ -363,8 +366,8 @@ mod tests {
         assert_eq!(packed.unpack().unwrap(), lines);
         assert_eq!(packed.count(), 10);
         let placed: Vec<(i64, i64)> = packed
-            .placed(&"t".into(), 110)
-            .map(|new| (new.first_line, new.chunk.count))
+            .placed(&"t".into(), LogLineId(110))
+            .map(|new| (new.first_line.0, new.chunk.count))
             .collect();
         assert_eq!(placed, [(101, 3), (104, 3), (107, 3), (110, 1)]);
         assert_eq!(packed.after(4).unwrap().unpack().unwrap(), lines[4..]);

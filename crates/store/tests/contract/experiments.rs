@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use det_ids::{ExperimentId, MetricChunkId, ProjectId, RunId, TrialId};
+use det_ids::{ExperimentId, LogLineId, MetricChunkId, ProjectId, RunId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::state_name::StateName;
 use det_store::archives::{self, ArchiveOf};
@@ -613,7 +613,7 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
         change!(world, conn => {
             let lines = logs::pack(&[LogLine { log: "hello\n".into(), ..LogLine::default() }])?;
             logs::append(conn, &task, &lines).await?;
-            logs::advance_spool(conn, &format!("spool-{id}"), &task, 1, 1).await?;
+            logs::advance_spool(conn, &format!("spool-{id}").into(), &task, 1, 1).await?;
             metrics::append(conn, trial_id, "training", RunId::FIRST, &[]).await?;
             metrics::save_summary(conn, trial_id, "training", &GroupSummary::new()).await?;
             allocations::insert_token(conn, format!("hash-{id}").as_bytes(), &allocation).await?;
@@ -638,7 +638,7 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
             read!(world, conn => allocations::find(conn, &allocation_id).await).is_some(),
             !read!(world, conn => allocations::containers(conn, &allocation_id).await).is_empty(),
             read!(world, conn => allocations::find_token(conn, format!("hash-{id}").as_bytes()).await).is_some(),
-            !read!(world, conn => logs::chunks_after(conn, &task_id, 0, 10).await).is_empty(),
+            !read!(world, conn => logs::chunks_after(conn, &task_id, LogLineId::default(), 10).await).is_empty(),
             !read!(world, conn => metrics::chunks(conn, trial_id, None, MetricChunkId::default(), 10).await).is_empty(),
             !read!(world, conn => metrics::summaries(conn, trial_id).await).is_empty(),
             read!(world, conn => checkpoints::find(conn, &name.into()).await).is_some(),
@@ -647,7 +647,7 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
         assert_eq!(left, [name == "kept"; 13], "{name}");
     }
     // The spool's counter is gone too: its numbers would start anew.
-    let again = change!(world, conn => logs::advance_spool(conn, &format!("spool-{gone}"), &"t".into(), 1, 1).await);
+    let again = change!(world, conn => logs::advance_spool(conn, &format!("spool-{gone}").into(), &"t".into(), 1, 1).await);
     assert_eq!(again, 0);
 }
 

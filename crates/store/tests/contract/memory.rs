@@ -1,7 +1,7 @@
 //! Rows in memory and rows in the database: random changes with the rows kept in memory end in the same database as the
 //! same changes with every row read anew.
 
-use det_ids::{EventId, ExperimentId, PlaceId, RequestId, RunId, TaskId, TrialId};
+use det_ids::{EventId, ExperimentId, LogLineId, PlaceId, RequestId, RunId, TaskId, TrialId};
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::log_findings::LogFindings;
@@ -380,7 +380,7 @@ async fn shown(store: &Store, experiment: ExperimentId, run: u64) -> Vec<String>
 
 async fn log_text(conn: &mut Conn<'_>, task_id: &TaskId) -> String {
     let mut text = String::new();
-    let chunks = logs::chunks_after(conn, task_id, 0, i64::MAX)
+    let chunks = logs::chunks_after(conn, task_id, LogLineId::default(), i64::MAX)
         .await
         .unwrap();
     for chunk in chunks {

@@ -1,6 +1,8 @@
 //! What tasks report: logs, metrics, checkpoints; and what the master keeps of searches and events.
 
-use det_ids::{EventId, ExperimentId, JournalId, LogLevel, MetricChunkId, RunId, TrialId};
+use det_ids::{
+    EventId, ExperimentId, JournalId, LogLevel, LogLineId, MetricChunkId, RunId, TrialId,
+};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::state_name::StateName;
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
@@ -44,14 +46,14 @@ pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
         assert!(append(world, "t", lines).await);
         assert!(append(world, "other", 1..=3).await);
     }
-    let expected: Vec<(i64, LogLine)> = (1..=1500).map(|n| (n, line(n))).collect();
+    let expected: Vec<(LogLineId, LogLine)> = (1..=1500).map(|n| (LogLineId(n), line(n))).collect();
     let row = read!(world, conn => allocations::find_task(conn, &"t".into()).await).unwrap();
     assert_eq!(row.log_lines, 1500);
 
     // Forwards, a chunk at a time, going on after any line.
     for after in [0, 1, 250, 499, 500, 501, 1499, 1500, 9_999] {
         let mut seen = Vec::new();
-        let mut position = after;
+        let mut position = LogLineId(after);
         loop {
             let chunks =
                 read!(world, conn => logs::chunks_after(conn, &"t".into(), position, 1).await);
@@ -63,7 +65,7 @@ pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
                     .into_iter()
                     .filter(|(id, _)| *id > position),
             );
-            position = chunk.first_line + chunk.lines - 1;
+            position = chunk.last_line();
         }
         let from = usize::try_from(after.min(1500)).unwrap();
         assert_eq!(seen, expected[from..], "after {after}");
@@ -71,7 +73,7 @@ pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
     // Backwards.
     for before in [1, 2, 501, 502, 1501, i64::MAX] {
         let mut seen = Vec::new();
-        let mut position = before;
+        let mut position = LogLineId(before);
         loop {
             let chunks =
                 read!(world, conn => logs::chunks_before(conn, &"t".into(), position, 1).await);
@@ -92,7 +94,7 @@ pub(crate) async fn a_log_is_read_forwards_and_backwards(world: &World) {
     }
     let none = change!(world, conn => logs::append(conn, &"t".into(), &logs::pack(&[])?).await);
     assert!(none, "no lines are no error");
-    assert!(read!(world, conn => logs::chunks_after(conn, &"none".into(), 0, 5).await).is_empty());
+    assert!(read!(world, conn => logs::chunks_after(conn, &"none".into(), LogLineId::default(), 5).await).is_empty());
 }
 
 pub(crate) async fn a_repeated_batch_of_a_spool_is_taken_once(world: &World) {
@@ -113,13 +115,12 @@ pub(crate) async fn a_repeated_batch_of_a_spool_is_taken_once(world: &World) {
         (90, 5, 5),
         (1, 0, 0),
     ] {
-        let stored =
-            change!(world, conn => logs::advance_spool(conn, "s", &"t".into(), first, count).await);
+        let stored = change!(world, conn => logs::advance_spool(conn, &"s".into(), &"t".into(), first, count).await);
         assert_eq!(stored, known, "{count} lines from {first}");
     }
     // Another spool of the same task counts for itself.
     assert_eq!(
-        change!(world, conn => logs::advance_spool(conn, "s2", &"t".into(), 1, 4).await),
+        change!(world, conn => logs::advance_spool(conn, &"s2".into(), &"t".into(), 1, 4).await),
         0
     );
 }
@@ -127,7 +128,7 @@ pub(crate) async fn a_repeated_batch_of_a_spool_is_taken_once(world: &World) {
 pub(crate) async fn lines_of_an_unknown_task_are_refused(world: &World) {
     assert!(!append(world, "nobody", 1..=2).await);
     assert!(
-        read!(world, conn => logs::chunks_after(conn, &"nobody".into(), 0, 5).await).is_empty()
+        read!(world, conn => logs::chunks_after(conn, &"nobody".into(), LogLineId::default(), 5).await).is_empty()
     );
 }
 

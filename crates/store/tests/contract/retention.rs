@@ -1,6 +1,6 @@
 //! Logs that are deleted because they were kept long enough.
 
-use det_ids::{TaskId, TrialId};
+use det_ids::{LogLineId, TaskId, TrialId};
 use det_lifecycle::log_findings::LogFindings;
 use det_store::logs::retention::{self, DeletionStep, EndedLog};
 use det_store::logs::{self, LogLine};
@@ -37,7 +37,8 @@ async fn log_lines(world: &World, id: &str) {
 }
 
 async fn lines(world: &World, id: &str) -> i64 {
-    let chunks = read!(world, conn => logs::chunks_after(conn, &id.into(), 0, 100).await);
+    let chunks =
+        read!(world, conn => logs::chunks_after(conn, &id.into(), LogLineId::default(), 100).await);
     chunks.iter().map(|chunk| chunk.lines).sum()
 }
 
@@ -76,9 +77,9 @@ pub(crate) async fn a_log_goes_in_steps_and_others_stay(world: &World) {
     };
     assert_eq!(step, expected(2, false));
     let world = &world.reopened().await;
-    let left = read!(world, conn => logs::chunks_after(conn, &"own".into(), 0, 100).await);
+    let left = read!(world, conn => logs::chunks_after(conn, &"own".into(), LogLineId::default(), 100).await);
     assert_eq!(
-        left.iter().map(|c| c.first_line).collect::<Vec<_>>(),
+        left.iter().map(|c| c.first_line.0).collect::<Vec<_>>(),
         [5, 7, 9]
     );
     assert_eq!(ended(world).await, all, "it is gone on with");
@@ -117,17 +118,17 @@ pub(crate) async fn a_log_goes_in_steps_and_others_stay(world: &World) {
 
 pub(crate) async fn lines_that_come_after_a_deletion_are_a_log_again(world: &World) {
     logged(world, "t", None, 2, Some(100)).await;
-    change!(world, conn => logs::advance_spool(conn, "s", &"t".into(), 1, 4).await);
+    change!(world, conn => logs::advance_spool(conn, &"s".into(), &"t".into(), 1, 4).await);
     change!(world, conn => retention::delete(conn, &"t".into(), 100, 900).await);
     // The spool is known still: what it repeats is not stored again.
     assert_eq!(
-        change!(world, conn => logs::advance_spool(conn, "s", &"t".into(), 1, 4).await),
+        change!(world, conn => logs::advance_spool(conn, &"s".into(), &"t".into(), 1, 4).await),
         4
     );
     log_lines(world, "t").await;
-    let chunks = read!(world, conn => logs::chunks_after(conn, &"t".into(), 0, 100).await);
+    let chunks = read!(world, conn => logs::chunks_after(conn, &"t".into(), LogLineId::default(), 100).await);
     assert_eq!(
-        chunks.iter().map(|c| c.first_line).collect::<Vec<_>>(),
+        chunks.iter().map(|c| c.first_line.0).collect::<Vec<_>>(),
         [5],
         "numbers go on"
     );

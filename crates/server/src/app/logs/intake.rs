@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use det_ids::{ExperimentId, TaskId};
+use det_ids::{ExperimentId, SpoolId, TaskId};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine, PackedLines, pack};
@@ -20,8 +20,8 @@ use crate::hub::Topic;
 /// Identity of a batch from a spool: which spool, and the sequence number of the batch's first line (from 1).
 #[derive(Debug, Clone)]
 pub struct SpoolBatch {
-    /// The spool, named by its container.
-    pub id: String,
+    /// The spool.
+    pub id: SpoolId,
     /// Sequence number of the first line.
     pub first: i64,
     /// The outages that some of these lines report.

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use det_ids::{
-    AgentId, AllocationId, ContainerId, LogLevel, LogSource, LogStream, TaskId, UserId, Word,
+    AgentId, AllocationId, ContainerId, LogLevel, LogLineId, LogSource, LogStream, TaskId, UserId,
+    Word,
 };
 use det_store::logs::{self, ChunkRow, LogLine, Needle};
 use det_store::{Store, StoreError, allocations};
@@ -118,7 +119,7 @@ impl LogFilter {
     }
 
     /// The wanted lines of a chunk.
-    fn of(&self, chunk: &ChunkRow) -> Result<Vec<(i64, LogLine)>, StoreError> {
+    fn of(&self, chunk: &ChunkRow) -> Result<Vec<(LogLineId, LogLine)>, StoreError> {
         let mut lines = match &self.search {
             Some(Search::Substring { needle, .. }) => chunk.candidates(needle)?,
             _ => chunk.unpack()?,
@@ -163,7 +164,7 @@ const HOLD: Duration = Duration::from_millis(50);
 /// Takes lines, one after another, in the order of reading.
 pub trait Sink: Send + Sync {
     /// Puts a line into the next message; whether the message is large enough to be sent.
-    fn put(&mut self, task: &TaskId, id: i64, line: LogLine) -> AppResult<bool>;
+    fn put(&mut self, task: &TaskId, id: LogLineId, line: LogLine) -> AppResult<bool>;
     /// The message so far, if there is something in it.
     fn take(&mut self) -> AppResult<Option<Bytes>>;
     /// The last message, when everything has been read.
@@ -178,7 +179,7 @@ pub struct LineEncoder<E> {
     message: BytesMut,
 }
 
-impl<E: Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync> LineEncoder<E> {
+impl<E: Fn(&TaskId, LogLineId, LogLine) -> AppResult<Bytes> + Send + Sync> LineEncoder<E> {
     /// `encode` makes the bytes of a line: task, id, line.
     pub fn new(encode: E) -> Self {
         Self {
@@ -188,8 +189,8 @@ impl<E: Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync> LineEncoder
     }
 }
 
-impl<E: Fn(&TaskId, i64, LogLine) -> AppResult<Bytes> + Send + Sync> Sink for LineEncoder<E> {
-    fn put(&mut self, task: &TaskId, id: i64, line: LogLine) -> AppResult<bool> {
+impl<E: Fn(&TaskId, LogLineId, LogLine) -> AppResult<Bytes> + Send + Sync> Sink for LineEncoder<E> {
+    fn put(&mut self, task: &TaskId, id: LogLineId, line: LogLine) -> AppResult<bool> {
         self.message
             .extend_from_slice(&(self.encode)(task, id, line)?);
         Ok(self.message.len() >= MESSAGE)
@@ -266,7 +267,7 @@ enum PageEnd {
     /// All of it is out, or on its way.
     All,
     /// The reader has no capacity: what comes after this line is to be read again.
-    Until(i64),
+    Until(LogLineId),
 }
 
 impl<S: Sink> Reader<'_, S> {
@@ -280,7 +281,7 @@ impl<S: Sink> Reader<'_, S> {
             .context
             .hub
             .subscribe(Topic::TaskLog(last.clone()));
-        let mut seen = 0;
+        let mut seen = LogLineId::default();
         loop {
             let ended = self.logs.is_complete(last).await?;
             self.forward(last, &mut seen).await?;
@@ -296,13 +297,13 @@ impl<S: Sink> Reader<'_, S> {
 
     async fn all_forward(&mut self, tasks: &[TaskId]) -> Result<(), Stop> {
         for task in tasks {
-            self.forward(task, &mut 0).await?;
+            self.forward(task, &mut LogLineId::default()).await?;
         }
         Ok(())
     }
 
     /// Reads what comes after line `seen`.
-    async fn forward(&mut self, task: &TaskId, seen: &mut i64) -> Result<(), Stop> {
+    async fn forward(&mut self, task: &TaskId, seen: &mut LogLineId) -> Result<(), Stop> {
         let mut size = PageSize::new(&self.filter);
         let store = &self.logs.context.store;
         let mut ahead: Option<Vec<ChunkRow>> = None;
@@ -313,7 +314,7 @@ impl<S: Sink> Reader<'_, S> {
             };
             size.adapt(&mut chunks);
             let Some(newest) = chunks.last() else { break };
-            let end = newest.first_line + newest.lines - 1;
+            let end = newest.last_line();
             // While a page is looked through, the next one is read.
             let lines = if self.filter.is_selective() {
                 let (lines, next) =
@@ -341,7 +342,7 @@ impl<S: Sink> Reader<'_, S> {
         for task in tasks.iter().rev() {
             let mut size = PageSize::new(&self.filter);
             let store = &self.logs.context.store;
-            let mut before = i64::MAX;
+            let mut before = LogLineId::END;
             while self.left > 0 {
                 let mut chunks = earlier(store, task, before, size.limit).await?;
                 size.adapt(&mut chunks);
@@ -365,7 +366,7 @@ impl<S: Sink> Reader<'_, S> {
     }
 
     /// The wanted lines of chunks, in their order; chunks that may go by are looked through on all cores.
-    async fn wanted(&self, chunks: Vec<ChunkRow>) -> Result<Vec<(i64, LogLine)>, Stop> {
+    async fn wanted(&self, chunks: Vec<ChunkRow>) -> Result<Vec<(LogLineId, LogLine)>, Stop> {
         if matches!(self.filter.search, Some(Search::Regex(_))) {
             let mut lines = Vec::new();
             for chunk in chunks {
@@ -411,7 +412,7 @@ impl<S: Sink> Reader<'_, S> {
     async fn give(
         &mut self,
         task: &TaskId,
-        lines: impl Iterator<Item = (i64, LogLine)>,
+        lines: impl Iterator<Item = (LogLineId, LogLine)>,
     ) -> Result<PageEnd, Stop> {
         for (id, line) in lines {
             if self.left == 0 {
@@ -513,7 +514,7 @@ impl PageSize {
 async fn after(
     store: &Store,
     task: &TaskId,
-    seen: i64,
+    seen: LogLineId,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
     let mut conn = store.read().await?;
@@ -523,7 +524,7 @@ async fn after(
 async fn earlier(
     store: &Store,
     task: &TaskId,
-    before: i64,
+    before: LogLineId,
     limit: i64,
 ) -> Result<Vec<ChunkRow>, StoreError> {
     let mut conn = store.read().await?;
@@ -606,7 +607,7 @@ mod tests {
     #[test]
     fn pages_of_small_chunks_grow_and_pages_of_large_ones_shrink() {
         let chunk = |bytes| ChunkRow {
-            first_line: 1,
+            first_line: LogLineId(1),
             lines: 1,
             data: vec![0; bytes],
         };
@@ -622,7 +623,7 @@ mod tests {
     #[test]
     fn a_search_begins_with_one_chunk_and_goes_on_with_many() {
         let chunk = || ChunkRow {
-            first_line: 1,
+            first_line: LogLineId(1),
             lines: 1,
             data: vec![0; 100],
         };
@@ -648,7 +649,7 @@ mod tests {
         };
         let packed = det_store::logs::pack(&[line]).unwrap();
         let chunk = |first_line| ChunkRow {
-            first_line,
+            first_line: LogLineId(first_line),
             lines: 1,
             data: packed.chunks().next().unwrap().to_vec(),
         };

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use det_api_types::logs::MasterLogsQuery;
 use det_authz::{Kind, Permission, Target};
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, MasterLogLineId, TrialId};
 use det_store::allocations::TaskRow;
 use det_store::{Store, allocations};
 
@@ -20,8 +20,8 @@ pub(crate) struct Entries {
     log: MasterLog,
     changes: Subscription,
     selection: Selection,
-    /// Id of the first entry that was not looked at yet.
-    next: i64,
+    /// The first line that was not looked at yet.
+    next: MasterLogLineId,
     /// How many are still wanted.
     left: usize,
     follow: bool,
@@ -47,7 +47,7 @@ impl Entries {
             let tail = sources.log.tail(tail);
             tail.first().map_or(sources.log.next_id(), |entry| entry.id)
         } else {
-            query.offset
+            MasterLogLineId(query.offset)
         };
         Ok(Self {
             log: sources.log.clone(),
@@ -67,7 +67,7 @@ impl Entries {
         loop {
             let mut entries = self.log.from(self.next);
             if let Some(last) = entries.last() {
-                self.next = last.id + 1;
+                self.next = last.id.next();
             }
             entries.retain(|entry| self.selection.contains(&entry.about));
             entries.truncate(self.left);

@@ -2,7 +2,7 @@
 
 use det_api_types::logs::{LogLevel, TaskLogsResponse, TrialLogsResponse};
 use det_api_types::wire::Timestamp;
-use det_ids::{ContainerId, TaskId, TrialId};
+use det_ids::{ContainerId, LogLineId, TaskId, TrialId};
 use det_store::logs::LogLine;
 
 /// Characters of a container's id that are shown.
@@ -69,7 +69,7 @@ fn time(at: i64) -> String {
 }
 
 /// A line of a task's log.
-pub fn of_task(task_id: &TaskId, id: i64, line: LogLine) -> TaskLogsResponse {
+pub fn of_task(task_id: &TaskId, id: LogLineId, line: LogLine) -> TaskLogsResponse {
     TaskLogsResponse {
         id: id.to_string(),
         task_id: task_id.clone(),
@@ -87,7 +87,7 @@ pub fn of_task(task_id: &TaskId, id: i64, line: LogLine) -> TaskLogsResponse {
 }
 
 /// A line of a trial's log.
-pub fn of_trial(trial_id: TrialId, id: i64, line: LogLine) -> TrialLogsResponse {
+pub fn of_trial(trial_id: TrialId, id: LogLineId, line: LogLine) -> TrialLogsResponse {
     TrialLogsResponse {
         id: id.to_string(),
         trial_id,
