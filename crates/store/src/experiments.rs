@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use det_ids::{ExperimentId, JobId, ProjectId, TrialId, UserId, WorkspaceId};
+use det_ids::{ExperimentId, ExternalExperimentId, JobId, ProjectId, TrialId, UserId, WorkspaceId};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::fallback::Fallback;
 use det_lifecycle::state_name::StateName;
@@ -151,7 +151,7 @@ pub struct ExperimentRow {
     /// Whether it runs outside the cluster, and only reports.
     pub unmanaged: bool,
     /// The name by which its code finds it again, unique over the cluster.
-    pub external_id: Option<String>,
+    pub external_id: Option<ExternalExperimentId>,
 }
 
 const SELECT: &str = "SELECT e.*, c.config, c.original_config, u.username, u.display_name, j.priority, j.weight, \
@@ -519,7 +519,7 @@ pub struct NewExperiment {
     /// See [`ExperimentRow`].
     pub unmanaged: bool,
     /// See [`ExperimentRow`].
-    pub external_id: Option<String>,
+    pub external_id: Option<ExternalExperimentId>,
 }
 
 /// Adds a job.
@@ -582,7 +582,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<Experime
         new.description.to_lowercase(),
         // The files of an unmanaged experiment are its user's: its policy is applied once it is set by a user.
         new.unmanaged,
-        new.external_id.as_deref()
+        new.external_id.as_ref()
     )?;
     execute!(
         conn,

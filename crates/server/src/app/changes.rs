@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{CheckpointId, ExperimentId, ProjectId, TaskId, TrialId, WorkspaceId};
+use det_ids::{
+    CheckpointId, ExperimentId, ExternalExperimentId, ProjectId, RequestId, TaskId, TrialId,
+    WorkspaceId,
+};
 use det_store::Store;
 use det_store::namespaces::BindingRow;
 use det_taskspec::TaskKind;
@@ -88,7 +91,7 @@ pub(crate) async fn create_experiment(
 pub(crate) async fn put_experiment(
     with: &ExperimentChanges,
     actor: &Actor,
-    external_id: String,
+    external_id: ExternalExperimentId,
     request: NewExperimentRequest,
 ) -> AppResult<Option<ShownExperiments>> {
     let service = &with.unmanaged;
@@ -104,7 +107,7 @@ pub(crate) async fn put_trial(
     with: &TrialChanges,
     actor: &Actor,
     experiment_id: ExperimentId,
-    external_id: Option<String>,
+    external_id: Option<RequestId>,
     hparams: Map<String, Value>,
 ) -> AppResult<TrialWithParts> {
     let service = &with.unmanaged;

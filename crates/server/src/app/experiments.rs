@@ -6,7 +6,7 @@ use det_config::experiment::{ExperimentConfig, mask_for_others};
 use det_config::hyperparameters::{Continuation, SearchMethod};
 use det_config::submitted::{Experiment, SubmittedDocument};
 use det_failpoints::failpoint;
-use det_ids::{ExperimentId, UserId};
+use det_ids::{ExperimentId, ExternalExperimentId, UserId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::{Event, LogLevel};
@@ -274,7 +274,8 @@ impl Experiments {
     /// owner.
     pub(crate) fn require_own_external(&self, actor: &Actor, row: &ExperimentRow) -> AppResult<()> {
         let target = Target::of(Kind::Trial).owned_by(row.owner_id);
-        let name = row.external_id.as_deref().unwrap_or_default();
+        let name = row.external_id.as_ref();
+        let name = name.map_or("", ExternalExperimentId::as_str);
         let to_do = format!(
             "use external experiment id \"{}\", which experiment {} has",
             name.escape_debug(),

@@ -9,7 +9,7 @@ use det_config::origin::{Layer, Source};
 use det_config::policies::{Policies, Workload};
 use det_config::secrets::MASK;
 use det_config::submitted::{CompletionDefaults, Experiment, SubmittedDocument};
-use det_ids::{ExperimentId, ProjectId, WorkspaceId};
+use det_ids::{ExperimentId, ExternalExperimentId, ProjectId, WorkspaceId};
 use det_searcher::Search;
 use det_store::experiments::{self};
 use det_store::workspaces::{ProjectRow, UNCATEGORIZED_PROJECT, WorkspaceRow};
@@ -70,7 +70,7 @@ pub struct NewExperimentRequest {
     /// Whether it only reports, and something else runs it.
     pub unmanaged: bool,
     /// The name by which its code finds it again; only of an unmanaged one.
-    pub external_id: Option<String>,
+    pub external_id: Option<ExternalExperimentId>,
 }
 
 /// Where a submission goes: the project that the request names, the one that the document names, else Uncategorized. What

@@ -6,7 +6,9 @@
 //! its owner's and administrators'.
 
 use det_authz::{Kind, Permission, Target};
-use det_ids::{CheckpointId, ExperimentId, Micros, RequestId, RunId, TrialId};
+use det_ids::{
+    CheckpointId, ExperimentId, ExternalExperimentId, Micros, RequestId, RunId, TrialId,
+};
 use det_lifecycle::unmanaged::UnmanagedEvent;
 use det_orchestrator::Event;
 use det_store::experiments::ExperimentRow;
@@ -81,11 +83,11 @@ impl UnmanagedRuns {
     pub async fn put_experiment(
         &self,
         actor: &Actor,
-        external_id: String,
+        external_id: ExternalExperimentId,
         request: NewExperimentRequest,
     ) -> AppResult<CreatedExperiment> {
         actor.require(Permission::Create, Kind::Experiment, "create experiments")?;
-        require_usable("external experiment id", &external_id)?;
+        require_usable("external experiment id", external_id.as_str())?;
         if !request.unmanaged {
             return Err(AppError::invalid(
                 "an experiment with an external id must be unmanaged: the master finds those that it runs by their numbers",
@@ -112,11 +114,11 @@ impl UnmanagedRuns {
         &self,
         actor: &Actor,
         experiment_id: ExperimentId,
-        external_id: Option<String>,
+        external_id: Option<RequestId>,
         hparams: Map<String, Value>,
     ) -> AppResult<TrialId> {
         if let Some(id) = &external_id {
-            require_usable("external trial id", id)?;
+            require_usable("external trial id", id.as_str())?;
         }
         let hparams = Value::Object(hparams).to_string();
         if hparams.len() > LONGEST_HPARAMS {
@@ -147,7 +149,7 @@ impl UnmanagedRuns {
         tx: &mut WriteTx,
         actor: &Actor,
         experiment_id: ExperimentId,
-        external_id: Option<String>,
+        external_id: Option<RequestId>,
         hparams: String,
     ) -> AppResult<TrialId> {
         let experiment = existing::experiment(&mut tx.conn(), experiment_id).await?;
@@ -155,9 +157,7 @@ impl UnmanagedRuns {
         let target = Target::of(Kind::Trial).owned_by(experiment.owner_id);
         self.ownership
             .require_of(actor, Permission::Report, &target, &to_do)?;
-        let request_id: RequestId = external_id
-            .unwrap_or_else(|| uuid::Uuid::new_v4().to_string())
-            .into();
+        let request_id = external_id.unwrap_or_else(|| RequestId(uuid::Uuid::new_v4().to_string()));
         let find = async |tx: &mut WriteTx| {
             trials::find_by_request(&mut tx.conn(), experiment_id, &request_id).await
         };

@@ -8,7 +8,7 @@ use det_api_types::trials::{
     PatchTrialResponse, PutTrialRequest, PutTrialResponse, StartTrialRequest, StartTrialResponse,
     Trial, TrialState,
 };
-use det_ids::{ExperimentId, TrialId};
+use det_ids::{ExperimentId, ExternalExperimentId, RequestId, TrialId};
 use serde_json::{Map, Value};
 
 use crate::app::reads::trials::TrialWithParts;
@@ -41,7 +41,7 @@ fn show((row, parts): &TrialWithParts) -> AppResult<Trial> {
     responses((status = 200, body = PutExperimentResponse)))]
 async fn put_experiment(
     Caller(master, actor): Caller,
-    Path(external_id): Path<String>,
+    Path(external_id): Path<ExternalExperimentId>,
     WireBody(body): WireBody<CreateExperimentRequest>,
 ) -> Answer {
     let request = submission(body)?;
@@ -91,7 +91,7 @@ async fn put_trial(
     Caller(master, actor): Caller,
     WireBody(body): WireBody<PutTrialRequest>,
 ) -> Answer {
-    let external_id = body.external_trial_id.unwrap_or_default();
+    let external_id = RequestId(body.external_trial_id.unwrap_or_default());
     let (experiment_id, hparams) = new_trial(body.create_trial_request.unwrap_or_default())?;
     let external_id = Some(external_id);
     let trial = changes::put_trial(
@@ -114,10 +114,10 @@ async fn put_trial(
     responses((status = 200, body = GetTrialByExternalIdResponse)))]
 async fn get_trial_by_external_id(
     Caller(master, actor): Caller,
-    Path((experiment, trial)): Path<(String, String)>,
+    Path((experiment, trial)): Path<(ExternalExperimentId, RequestId)>,
 ) -> Answer {
     let whole =
-        reads::trials::by_external_id(&master.sources.trials, &actor, &experiment, trial).await?;
+        reads::trials::by_external_id(&master.sources.trials, &actor, &experiment, &trial).await?;
     message(&GetTrialByExternalIdResponse {
         trial: show(&whole)?,
     })

@@ -1,6 +1,6 @@
 //! Experiments that run outside the cluster.
 
-use det_ids::{ExperimentId, UserId};
+use det_ids::{ExperimentId, ExternalExperimentId, UserId};
 
 use super::{ExperimentRow, find};
 use crate::{Conn, StoreError};
@@ -11,7 +11,7 @@ pub(crate) const OF_EXTERNAL_ID: &str = "SELECT id FROM experiments WHERE extern
 /// The experiment of this external id.
 pub async fn find_by_external_id(
     conn: &mut Conn<'_>,
-    external_id: &str,
+    external_id: &ExternalExperimentId,
 ) -> Result<Option<ExperimentRow>, StoreError> {
     // Number and external id of an experiment never change; the rest may be newer in memory.
     let found = fetch_optional!(conn, (ExperimentId,), OF_EXTERNAL_ID, external_id)?;

@@ -49,11 +49,11 @@ async fn is_now(world: &World, id: TrialId, state: UnmanagedState) {
 pub(crate) async fn an_experiment_is_found_by_its_external_id_until_it_is_deleted(world: &World) {
     let managed = some_experiment(world).await;
     let id = unmanaged(world, "sweep 7").await;
-    let find = async |name: &'static str| read!(world, conn => experiments::find_by_external_id(conn, name).await);
+    let find = async |name: &'static str| read!(world, conn => experiments::find_by_external_id(conn, &name.into()).await);
     let found = find("sweep 7").await.unwrap();
     assert_eq!(found.id, id);
     assert!(found.unmanaged && found.collected);
-    assert_eq!(found.external_id.as_deref(), Some("sweep 7"));
+    assert_eq!(found.external_id, Some("sweep 7".into()));
     assert!(find("Sweep 7").await.is_none(), "it is exact");
     let other = read!(world, conn => experiments::find(conn, managed).await).unwrap();
     assert!(!other.unmanaged && !other.collected);

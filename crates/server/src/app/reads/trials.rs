@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetExperimentTrialsQuery, TrialSortBy};
 use det_authz::Kind;
-use det_ids::{ExperimentId, RequestId, TrialId};
+use det_ids::{ExperimentId, ExternalExperimentId, RequestId, TrialId};
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::experiments::{self, ExperimentRow};
@@ -98,19 +98,23 @@ pub(crate) async fn whole(
 pub(crate) async fn by_external_id(
     sources: &TrialSources,
     actor: &Actor,
-    experiment: &str,
-    trial: String,
+    experiment: &ExternalExperimentId,
+    trial: &RequestId,
 ) -> AppResult<TrialWithParts> {
     require(actor)?;
     let found = {
         let mut conn = sources.store.read().await?;
         let row = experiments::find_by_external_id(&mut conn.conn(), experiment).await?;
         let row = row.ok_or_else(|| {
-            AppError::not_found("experiment of external id", experiment.escape_debug())
+            AppError::not_found(
+                "experiment of external id",
+                experiment.as_str().escape_debug(),
+            )
         })?;
-        let name = RequestId(trial);
-        let found = trials::find_by_request(&mut conn.conn(), row.id, &name).await?;
-        found.ok_or_else(|| AppError::not_found("trial of external id", name.0.escape_debug()))?
+        let found = trials::find_by_request(&mut conn.conn(), row.id, trial).await?;
+        found.ok_or_else(|| {
+            AppError::not_found("trial of external id", trial.as_str().escape_debug())
+        })?
     };
     whole(sources, actor, found.id).await
 }

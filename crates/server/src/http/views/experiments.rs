@@ -221,7 +221,7 @@ pub fn experiment(
         duration: Some((row.ended_at.unwrap_or(now) - row.created_at).max(0) / 1_000_000),
         config: config.whole,
         unmanaged: row.unmanaged,
-        external_experiment_id: row.external_id.clone(),
+        external_experiment_id: row.external_id.clone().map(String::from),
         ..Experiment::default()
     })
 }
