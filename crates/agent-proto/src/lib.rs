@@ -9,7 +9,7 @@
 
 pub mod adoption;
 
-use det_ids::{AgentId, AllocationId, ContainerId, LogLevel, SlotId};
+use det_ids::{AgentId, AllocationId, ContainerId, InstanceId, LogLevel, SlotId, TunnelId};
 use det_lifecycle::container::ObservedState;
 use det_taskspec::{ContainerExit, ContainerSpec, Device, ExitCause};
 use serde::{Deserialize, Serialize};
@@ -97,7 +97,7 @@ pub struct Hello {
     /// Id of the agent, unique in the cluster.
     pub agent_id: AgentId,
     /// Identity of this agent's data directory: a second live agent with the same id but another identity is refused.
-    pub instance_id: String,
+    pub instance_id: InstanceId,
     /// Software version of the agent.
     pub version: String,
     /// Pool it wants to join.
@@ -241,7 +241,7 @@ pub enum ToAgent {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Dial {
     /// Id of the tunnel: a secret between master and agent.
-    pub tunnel_id: String,
+    pub tunnel_id: TunnelId,
     /// Id of the container to connect to.
     pub container_id: ContainerId,
     /// Port of the host that leads to the container's: one that the agent has reported for it.

@@ -409,7 +409,7 @@ fn hello(shared: &SharedState, host_address: &str) -> Hello {
     Hello {
         protocol: PROTOCOL_VERSION,
         agent_id: shared.options.agent_id.clone(),
-        instance_id: shared.data_dir.instance_id().to_owned(),
+        instance_id: shared.data_dir.instance_id().clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         resource_pool: shared.options.resource_pool.clone(),
         addresses,

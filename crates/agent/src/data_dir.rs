@@ -15,6 +15,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use det_ids::InstanceId;
 use thiserror::Error;
 
 use crate::Secret;
@@ -26,7 +27,7 @@ pub const TOKEN_FILE: &str = "token";
 #[derive(Debug)]
 pub(crate) struct DataDir {
     path: PathBuf,
-    instance_id: String,
+    instance_id: InstanceId,
     token: Secret,
     /// The lock; the kernel releases it when the agent ends in any way.
     _lock: File,
@@ -97,14 +98,14 @@ impl DataDir {
         let token = made_once(&path.join(TOKEN_FILE), new_token)?;
         Ok(Self {
             path,
-            instance_id,
+            instance_id: InstanceId(instance_id),
             token: Secret::new(token),
             _lock: lock,
         })
     }
 
     /// Identity of this directory.
-    pub(crate) fn instance_id(&self) -> &str {
+    pub(crate) fn instance_id(&self) -> &InstanceId {
         &self.instance_id
     }
 
@@ -213,11 +214,11 @@ mod tests {
             message.contains("another agent uses the data directory"),
             "{message}"
         );
-        let identity = first.instance_id().to_owned();
+        let identity = first.instance_id().clone();
         let token = first.token().clone();
         drop(first);
         let again = DataDir::open(&path, Duration::ZERO).await.unwrap();
-        assert_eq!(again.instance_id(), identity, "the identity stays");
+        assert_eq!(again.instance_id(), &identity, "the identity stays");
         assert_eq!(again.token(), &token, "the token stays");
     }
 

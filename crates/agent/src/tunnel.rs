@@ -7,6 +7,7 @@ use std::time::Duration;
 use det_agent_proto::{
     ContainerState, Dial, TUNNEL_ERROR_HEADER, TUNNEL_PATH, TUNNEL_PROTOCOL, TUNNEL_SECONDS,
 };
+use det_ids::TunnelId;
 use reqwest::header::{CONNECTION, HeaderValue, UPGRADE};
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::TcpStream;
@@ -88,7 +89,7 @@ fn owner_of(runtime_id: String) -> Owner {
 
 async fn carry_to(
     shared: &SharedState,
-    tunnel_id: &str,
+    tunnel_id: &TunnelId,
     mut port: TcpStream,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let answer = request(shared, tunnel_id, None).await?;
@@ -100,7 +101,7 @@ async fn carry_to(
 /// Asks the master for a tunnel, or reports why there is none.
 async fn request(
     shared: &SharedState,
-    tunnel_id: &str,
+    tunnel_id: &TunnelId,
     failure: Option<&str>,
 ) -> Result<reqwest::Response, reqwest::Error> {
     let url = format!("{}{TUNNEL_PATH}/{tunnel_id}", shared.master.url());

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, Micros, PlaceId, RequestId, RunId, SlotId, TaskId,
-    TrialId,
+    AllocationId, ContainerId, ExperimentId, InstanceId, Micros, PlaceId, RequestId, RunId, SlotId,
+    TaskId, TrialId,
 };
 use det_lifecycle::allocation::AllocationEvent;
 use det_lifecycle::container::ObservedState;
@@ -344,7 +344,7 @@ pub enum Event {
         place: PlaceId,
         /// The instance that its row contained before; `None` = there was no row. With another one than now, what ran there
         /// is gone for good.
-        known_instance: Option<String>,
+        known_instance: Option<InstanceId>,
         /// State of every container that the place holds, ended ones included.
         observed: Vec<(ContainerId, ObservedState)>,
     },

@@ -396,7 +396,7 @@ impl<R: Rows> Scene<'_, R> {
                 place,
                 known_instance,
                 observed,
-            } => places::joined(self, place, known_instance.as_deref(), observed),
+            } => places::joined(self, place, known_instance.as_ref(), observed),
             Event::PlaceLeft { place, cause } => {
                 places::left(self, &place, cause);
                 Ok(())

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{AllocationId, ContainerId, Micros, PlaceId, SlotId};
+use det_ids::{AllocationId, ContainerId, InstanceId, Micros, PlaceId, SlotId};
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_scheduler::{Service, Services};
@@ -16,7 +16,7 @@ pub struct Place {
     /// Name of the resource pool that its slots are in.
     pub resource_pool: String,
     /// Identity of what it keeps between its connections.
-    pub instance: String,
+    pub instance: InstanceId,
     /// What users let it and its slots do.
     pub services: Services,
     /// Since when it is away, by the steady clock; `None` = it is connected.
@@ -25,7 +25,7 @@ pub struct Place {
 
 impl Place {
     /// The row of a place that joins; what users let it do stays as it was before.
-    pub fn joined(before: Option<&Self>, resource_pool: String, instance: String) -> Self {
+    pub fn joined(before: Option<&Self>, resource_pool: String, instance: InstanceId) -> Self {
         Self {
             resource_pool,
             instance,
@@ -100,7 +100,7 @@ fn record<R: Rows>(
 pub(crate) fn joined<R: Rows>(
     scene: &mut Scene<'_, R>,
     place: PlaceId,
-    known_instance: Option<&str>,
+    known_instance: Option<&InstanceId>,
     observed: Vec<(ContainerId, ObservedState)>,
 ) -> Result<(), Refusal> {
     let row = scene
@@ -109,7 +109,7 @@ pub(crate) fn joined<R: Rows>(
         .ok_or_else(|| Refusal::not_found("place", &place))?;
     let cause = Cause::actor(ActorName::Place(place.clone()));
     record(scene, &place, EventKind::Connected, cause, None);
-    if known_instance.is_some_and(|known| known != row.instance) {
+    if known_instance.is_some_and(|known| *known != row.instance) {
         scene.then(Event::PlaceLost {
             place: place.clone(),
             reason: "the place came back without its tasks".to_owned(),

@@ -10,7 +10,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use det_agent_proto::{JOIN_TOKEN_HEADER, PATH, TUNNEL_ERROR_HEADER, TUNNEL_PATH, TUNNEL_PROTOCOL};
-use det_ids::AgentId;
+use det_ids::{AgentId, TunnelId};
 use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
 
@@ -117,7 +117,7 @@ async fn connect<R: Registry>(
 /// A tunnel that an agent opens because it was asked to dial, or its reason why it cannot.
 async fn open<R: Registry>(
     State(endpoints): State<Endpoints<R>>,
-    Path(tunnel_id): Path<String>,
+    Path(tunnel_id): Path<TunnelId>,
     request: Request,
 ) -> Response {
     match take(&endpoints, tunnel_id, request).await {
@@ -128,7 +128,7 @@ async fn open<R: Registry>(
 
 async fn take<R: Registry>(
     endpoints: &Endpoints<R>,
-    tunnel_id: String,
+    tunnel_id: TunnelId,
     mut request: Request,
 ) -> Result<Response, Refusal<ErrorOf<R>>> {
     let tunnels = endpoints.tunnels.clone();

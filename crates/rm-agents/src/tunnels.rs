@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use det_agent_proto::{Dial, TUNNEL_SECONDS, ToAgent};
-use det_ids::PlaceId;
+use det_ids::{PlaceId, TunnelId};
 use det_rm::{ContainerAddress, Reach, ReachError};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
@@ -36,7 +36,7 @@ fn slow(place: &PlaceId) -> ReachError {
 #[derive(Clone)]
 pub struct Tunnels {
     inner: Arc<Mutex<Inner>>,
-    new_id: fn() -> String,
+    new_id: fn() -> TunnelId,
 }
 
 #[derive(Default)]
@@ -44,7 +44,7 @@ struct Inner {
     /// Grows with every connection, so that the end of an older one does not remove a newer one.
     last: u64,
     agents: HashMap<PlaceId, (u64, mpsc::Sender<ToAgent>)>,
-    waiting: HashMap<String, PendingDial>,
+    waiting: HashMap<TunnelId, PendingDial>,
 }
 
 struct PendingDial {
@@ -84,7 +84,7 @@ impl Drop for Asks {
 /// Removes a request whose caller has gone.
 struct DialGuard<'a> {
     tunnels: &'a Tunnels,
-    tunnel_id: &'a str,
+    tunnel_id: &'a TunnelId,
 }
 
 impl Drop for DialGuard<'_> {
@@ -110,7 +110,7 @@ impl Inner {
 
 impl Tunnels {
     /// Of no agent yet. `new_id` makes the ids of tunnels, each new and not to be guessed.
-    pub fn new(new_id: fn() -> String) -> Self {
+    pub fn new(new_id: fn() -> TunnelId) -> Self {
         Self {
             inner: Arc::default(),
             new_id,
@@ -137,14 +137,18 @@ impl Tunnels {
     }
 
     /// The agent that a tunnel is to come from; `None` = no caller waits for it.
-    pub(crate) fn expected_from(&self, tunnel_id: &str) -> Option<PlaceId> {
+    pub(crate) fn expected_from(&self, tunnel_id: &TunnelId) -> Option<PlaceId> {
         let inner = self.lock();
         inner.waiting.get(tunnel_id).map(|w| w.place.clone())
     }
 
     /// Hands a tunnel, or the agent's reason why there is none, to the caller that waits for it; `false` = there is none any
     /// more.
-    pub(crate) fn opened(&self, tunnel_id: &str, tunnel: Result<TunnelStream, String>) -> bool {
+    pub(crate) fn opened(
+        &self,
+        tunnel_id: &TunnelId,
+        tunnel: Result<TunnelStream, String>,
+    ) -> bool {
         let waiting = self.lock().waiting.remove(tunnel_id);
         waiting.is_some_and(|waiting| waiting.answer.send(tunnel).is_ok())
     }
@@ -199,7 +203,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_to_dial_goes_to_the_newest_connection_and_its_failure_comes_back() {
-        let (tunnels, place) = (Tunnels::new(|| "t".to_owned()), PlaceId::from("a"));
+        let (tunnels, place) = (Tunnels::new(|| "t".into()), PlaceId::from("a"));
         let container = ContainerAddress {
             manager: String::new(),
             place: place.clone(),

@@ -199,7 +199,7 @@ impl Agent {
         let hello = ToMaster::Hello(Hello {
             protocol: PROTOCOL_VERSION,
             agent_id: AgentId::from(id),
-            instance_id: format!("instance of {id}"),
+            instance_id: format!("instance of {id}").into(),
             version: "test".to_owned(),
             resource_pool: "default".to_owned(),
             addresses: vec!["127.0.0.1".to_owned()],

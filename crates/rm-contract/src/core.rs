@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{
-    AllocationId, ContainerId, JobId, Micros, PlaceId, RunId, SlotId, TaskId, UserId, WorkspaceId,
+    AllocationId, ContainerId, InstanceId, JobId, Micros, PlaceId, RunId, SlotId, TaskId, UserId,
+    WorkspaceId,
 };
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_rm::{
@@ -445,7 +446,7 @@ impl Core for TestCore {
         Ok(Some(ContainerStart { spec, origin }))
     }
 
-    fn take(&self, place: &PlaceId, instance: &str) -> Option<TestLease> {
+    fn take(&self, place: &PlaceId, instance: &InstanceId) -> Option<TestLease> {
         let lost = CancellationToken::new();
         let taken = self.change(|state| state.leases.take(place, instance, lost.clone()));
         let (id, earlier) = taken?;

@@ -55,7 +55,7 @@ impl<C: Core> FakePlace<C> {
             place: place.clone(),
             resource_pool: pool.to_owned(),
             capacity: counted(slots),
-            instance: format!("instance of {id}"),
+            instance: format!("instance of {id}").into(),
             containers,
             details: PlaceDetails::default(),
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use det_ids::{ContainerId, PlaceId};
+use det_ids::{ContainerId, InstanceId, PlaceId};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_rm::{Changes as _, Core, JoinedPlace, Lease as _, Order, PlaceView};
 use tokio::sync::mpsc;
@@ -159,7 +159,7 @@ impl<C: Core> Places<C> {
                 kind: self.settings.slot_kind,
                 others: slots.others,
             },
-            instance: uid.clone(),
+            instance: InstanceId(uid.clone()),
             containers: held.clone(),
             details: det_rm::PlaceDetails {
                 addresses: facts.addresses.clone(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use det_ids::{ContainerId, PlaceId, WorkspaceId};
+use det_ids::{ContainerId, InstanceId, PlaceId, WorkspaceId};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::place::Capacity;
 use det_taskspec::PlaceRuntime;
@@ -21,7 +21,7 @@ pub struct JoinedPlace {
     pub capacity: Capacity,
     /// Identity of what the place keeps between its connections. With another one than before, what ran there is gone
     /// for good.
-    pub instance: String,
+    pub instance: InstanceId,
     /// All containers that it holds, ended ones included until they are removed.
     pub containers: Vec<(ContainerId, ObservedState)>,
     /// Addresses and versions, for display only.
@@ -81,7 +81,7 @@ pub trait Core: Clone + Send + Sync + 'static {
 
     /// Takes a place for the driver that calls, before the place joins. An earlier driver of the same place (same instance)
     /// loses it. `None` = another place with this id is served.
-    fn take(&self, place: &PlaceId, instance: &str) -> Option<Self::Lease>;
+    fn take(&self, place: &PlaceId, instance: &InstanceId) -> Option<Self::Lease>;
 
     /// Gives a place back of which nothing was stored; `false` = it had been lost before.
     fn give_back(&self, lease: &Self::Lease) -> bool;

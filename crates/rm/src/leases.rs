@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::PlaceId;
+use det_ids::{InstanceId, PlaceId};
 
 /// A place that a driver serves, until it has lost it. Cheap to clone.
 pub trait Lease: Clone + Send + Sync + 'static {
@@ -27,7 +27,7 @@ pub struct Leases<E> {
 
 #[derive(Debug)]
 struct LeaseHolder<E> {
-    instance: String,
+    instance: InstanceId,
     serial: u64,
     end: E,
 }
@@ -47,16 +47,16 @@ impl<E> Leases<E> {
     pub fn take(
         &mut self,
         place: &PlaceId,
-        instance: &str,
+        instance: &InstanceId,
         end: E,
     ) -> Option<(LeaseId, Option<E>)> {
         let earlier = self.places.get(place);
-        if earlier.is_some_and(|earlier| earlier.instance != instance) {
+        if earlier.is_some_and(|earlier| earlier.instance != *instance) {
             return None;
         }
         self.last += 1;
         let served = LeaseHolder {
-            instance: instance.to_owned(),
+            instance: instance.clone(),
             serial: self.last,
             end,
         };
@@ -96,16 +96,16 @@ mod tests {
     #[test]
     fn an_older_lease_ends_no_newer_one() {
         let (mut leases, place) = (Leases::default(), PlaceId::from("a"));
-        let (first, earlier) = leases.take(&place, "disk 1", 'x').unwrap();
+        let (first, earlier) = leases.take(&place, &"disk 1".into(), 'x').unwrap();
         assert_eq!(earlier, None);
-        assert!(leases.take(&place, "disk 2", 'y').is_none());
-        let (second, earlier) = leases.take(&place, "disk 1", 'y').unwrap();
+        assert!(leases.take(&place, &"disk 2".into(), 'y').is_none());
+        let (second, earlier) = leases.take(&place, &"disk 1".into(), 'y').unwrap();
         assert_eq!(earlier, Some('x'));
         assert!(!leases.give_back(&first) && leases.is_served(&place));
         // Also after the place was taken away and has come back.
         assert_eq!(leases.take_away(&place), Some('y'));
         assert!(!leases.is_served(&place));
-        let (third, earlier) = leases.take(&place, "disk 2", 'z').unwrap();
+        let (third, earlier) = leases.take(&place, &"disk 2".into(), 'z').unwrap();
         assert_eq!(earlier, None);
         assert!(!leases.give_back(&first) && !leases.give_back(&second));
         assert!(leases.give_back(&third) && !leases.give_back(&third));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::response::{IntoResponse as _, Response};
 use det_config::master::{ManagerKind, MasterConfig};
+use det_ids::TunnelId;
 use det_rm::{Core as _, Health};
 use det_rm_agents::{Dialect, Refusal, Tunnels};
 use det_rm_kube::{ClusterNamespaces, Settings};
@@ -45,7 +46,7 @@ impl Drivers {
     pub(crate) fn new(doubles: Vec<ManagerKind>, seal: Seal) -> Self {
         Self {
             doubles,
-            tunnels: Tunnels::new(new_token),
+            tunnels: Tunnels::new(|| TunnelId(new_token())),
             namespaces: ClusterNamespaces::default(),
             seal,
         }

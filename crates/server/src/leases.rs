@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::PlaceId;
+use det_ids::{InstanceId, PlaceId};
 use det_rm::{LeaseId, Leases};
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ impl ConnectedPlaces {
 
     /// Gives a place to a driver; an earlier one of the same place loses it. `None` = another place with this id is
     /// connected.
-    pub(crate) fn take(&self, place: &PlaceId, instance: &str) -> Option<Lease> {
+    pub(crate) fn take(&self, place: &PlaceId, instance: &InstanceId) -> Option<Lease> {
         let lost = CancellationToken::new();
         let (id, earlier) = self.lock().take(place, instance, lost.clone())?;
         if let Some(earlier) = earlier {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use det_ids::{PlaceId, SlotId};
+use det_ids::{InstanceId, PlaceId, SlotId};
 use det_lifecycle::place::Capacity;
 use det_scheduler::{Fault, Service, Services};
 use det_taskspec::PlaceRuntime;
@@ -24,7 +24,7 @@ pub struct PlaceRow {
     /// Pool it joined.
     pub resource_pool: String,
     /// Identity of what it keeps between its connections: of an agent that of its data directory.
-    pub instance_id: String,
+    pub instance_id: InstanceId,
     /// What users let it and its slots do.
     pub services: Services,
     /// Slots that it offers, as named devices or as a count.
@@ -47,7 +47,7 @@ pub struct PlaceRow {
 struct Columns {
     id: PlaceId,
     resource_pool: String,
-    instance_id: String,
+    instance_id: InstanceId,
     enabled: bool,
     draining: bool,
     #[row(json)]
@@ -166,7 +166,7 @@ pub(crate) async fn save_all(
         (
             id: "text" = |row| &row.id,
             resource_pool: "text" = |row| row.resource_pool.as_str(),
-            instance_id: "text" = |row| row.instance_id.as_str(),
+            instance_id: "text" = |row| &row.instance_id,
             enabled: "boolean" = |row| row.services.place == Service::Enabled,
             draining: "boolean" = |row| row.services.place == Service::Draining,
             disabled_slots: "text" = |row| row.slots_that(Service::Disabled),

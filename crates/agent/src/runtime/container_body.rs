@@ -88,7 +88,7 @@ fn labels(spec: &ContainerSpec, context: ContainerContext<'_>) -> HashMap<String
         (LABEL_DESCRIPTION, &spec.description),
         (LABEL_AGENT, context.agent_id),
         (LABEL_CLUSTER, context.cluster_id),
-        (LABEL_INSTANCE, context.instance_id),
+        (LABEL_INSTANCE, context.instance_id.as_str()),
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -326,7 +326,7 @@ mod tests {
                 dir: &dir,
                 devices,
                 agent_id: "a",
-                instance_id: "i",
+                instance_id: &"i".into(),
                 cluster_id: "c",
                 network_mode,
                 env: &[("NVIDIA_VISIBLE_DEVICES".into(), "void".into())],

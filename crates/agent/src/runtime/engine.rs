@@ -17,7 +17,7 @@ use bollard::query_parameters::{
     CreateContainerOptionsBuilder, CreateImageOptionsBuilder, KillContainerOptionsBuilder,
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
-use det_ids::ContainerId;
+use det_ids::{ContainerId, InstanceId};
 use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, RegistryAuth, TaskUser};
 use futures::StreamExt;
 use nix::sys::signal::Signal;
@@ -225,7 +225,7 @@ pub(crate) struct ContainerContext<'a> {
     /// The agent's devices that the container gets.
     pub(crate) devices: &'a [LocalDevice],
     pub(crate) agent_id: &'a str,
-    pub(crate) instance_id: &'a str,
+    pub(crate) instance_id: &'a InstanceId,
     pub(crate) cluster_id: &'a str,
     /// `host`, `bridge`, or a network's name.
     pub(crate) network_mode: &'a str,
@@ -536,7 +536,7 @@ impl Engine {
     /// becomes of those that have ended.
     pub(crate) async fn remove_strays(
         &self,
-        instance_id: &str,
+        instance_id: &InstanceId,
         ended: EndedContainers,
         is_known: impl Fn(&ContainerId) -> bool,
     ) -> Result<(), EngineError> {

@@ -104,7 +104,7 @@ impl Agent {
         let hello = Hello {
             protocol: PROTOCOL_VERSION,
             agent_id: self.id.clone(),
-            instance_id: format!("instance of {}", self.id.as_str()),
+            instance_id: format!("instance of {}", self.id).into(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             resource_pool: options.pool.clone(),
             addresses: vec!["127.0.0.1".to_owned()],

@@ -230,13 +230,13 @@ fn what_a_place_does_not_hold_any_more_is_lost_and_what_it_never_reported_is_not
     let ids = world.runs_on(1, &["a"]);
     world.happens(Event::PlaceJoined {
         place: "a".into(),
-        known_instance: Some("disk 1".to_owned()),
+        known_instance: Some("disk 1".into()),
         observed: vec![(ids[0].clone(), running())],
     });
     assert!(world.containers[&ids[0]].ended_at.is_none());
     world.happens(Event::PlaceJoined {
         place: "a".into(),
-        known_instance: Some("disk 1".to_owned()),
+        known_instance: Some("disk 1".into()),
         observed: Vec::new(),
     });
     assert!(world.containers[&ids[0]].ended_at.is_some());

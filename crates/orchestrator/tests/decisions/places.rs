@@ -87,10 +87,10 @@ fn with_another_instance_everything_that_ran_there_is_lost() {
     let mut world = world(SINGLE, 0);
     let ids = world.runs_on(1, &["a"]);
     let place = world.places.get_mut(&"a".into()).expect("a");
-    *place = Place::joined(Some(place), "default".to_owned(), "disk 2".to_owned());
+    *place = Place::joined(Some(place), "default".to_owned(), "disk 2".into());
     world.happens(Event::PlaceJoined {
         place: "a".into(),
-        known_instance: Some("disk 1".to_owned()),
+        known_instance: Some("disk 1".into()),
         observed: Vec::new(),
     });
     assert!(world.containers[&ids[0]].ended_at.is_some());
@@ -104,16 +104,16 @@ fn what_users_set_of_a_place_stays_when_it_joins_again() {
     services.set(None, Service::Disabled);
     let known = Place {
         resource_pool: "a".to_owned(),
-        instance: "disk 1".to_owned(),
+        instance: "disk 1".into(),
         services: services.clone(),
         disconnected_at: Some(Micros(5)),
     };
-    let row = Place::joined(Some(&known), "b".to_owned(), "disk 1".to_owned());
+    let row = Place::joined(Some(&known), "b".to_owned(), "disk 1".into());
     assert_eq!(
         (row.services, row.disconnected_at, row.resource_pool),
         (services, None, "b".to_owned())
     );
-    let new = Place::joined(None, "b".to_owned(), "disk 1".to_owned());
+    let new = Place::joined(None, "b".to_owned(), "disk 1".into());
     assert!(new.takes(&[SlotId(0), SlotId(1)]));
 }
 

@@ -136,7 +136,7 @@ fn empty(max_restarts: u32) -> World {
 fn place() -> Place {
     Place {
         resource_pool: "default".to_owned(),
-        instance: "disk 1".to_owned(),
+        instance: "disk 1".into(),
         services: Services::default(),
         disconnected_at: None,
     }

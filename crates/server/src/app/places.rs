@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use det_config::units::format_duration;
 use det_failpoints::failpoint;
-use det_ids::{AllocationId, ContainerId, Micros, PlaceId, WorkspaceId};
+use det_ids::{AllocationId, ContainerId, InstanceId, Micros, PlaceId, WorkspaceId};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::record::ActorName;
 use det_orchestrator::{Absence, Cause, Event, LogLevel, Place};
@@ -250,7 +250,7 @@ impl Core for Places {
         }
     }
 
-    fn take(&self, place: &PlaceId, instance: &str) -> Option<Lease> {
+    fn take(&self, place: &PlaceId, instance: &InstanceId) -> Option<Lease> {
         self.connected.take(place, instance)
     }
 
@@ -393,7 +393,7 @@ impl NamespaceCore for Places {
 /// The row of a place that joins.
 fn row_of(joined: &JoinedPlace, before: Option<&PlaceRow>) -> PlaceRow {
     // What the database cannot hold must not keep a place from joining.
-    let instance_id = joined.instance.replace('\0', "");
+    let instance_id = InstanceId(joined.instance.as_str().replace('\0', ""));
     let known = before.map(place_of);
     let details = &joined.details;
     let place = Place::joined(known.as_ref(), joined.resource_pool.clone(), instance_id);

@@ -119,7 +119,7 @@ async fn serve(
     let hello = ToMaster::Hello(Hello {
         protocol: PROTOCOL_VERSION,
         agent_id: AgentId(id.to_owned()),
-        instance_id: format!("instance of {id}"),
+        instance_id: format!("instance of {id}").into(),
         version: "0.0.0-test".into(),
         resource_pool: "default".into(),
         addresses: vec!["127.0.0.1".into()],

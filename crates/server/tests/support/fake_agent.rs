@@ -124,7 +124,7 @@ impl FakeAgent {
             .say(&ToMaster::Hello(Hello {
                 protocol: PROTOCOL_VERSION,
                 agent_id: AgentId(id.to_owned()),
-                instance_id: format!("instance of {id}"),
+                instance_id: format!("instance of {id}").into(),
                 version: "0.0.0-test".into(),
                 resource_pool: pool.into(),
                 // The host of an agent `NAME-on-ADDRESS` has that address.

@@ -1,7 +1,7 @@
 //! Agents: joining, and taking out of service.
 
 use det_agent_proto::ContainerState;
-use det_ids::{ContainerId, PlaceId, SlotId};
+use det_ids::{ContainerId, InstanceId, PlaceId, SlotId};
 use det_lifecycle::record::ActorName;
 use det_orchestrator::{Cause, Event, Place};
 use det_scheduler::Service;
@@ -24,7 +24,7 @@ impl Tx<'_> {
         let known = self.rows.agents.get(id).map(|known| &known.row);
         let known_instance = known.map(|row| row.instance.clone());
         // There is one pool here.
-        let row = Place::joined(known, String::new(), instance.to_string());
+        let row = Place::joined(known, String::new(), InstanceId(instance.to_string()));
         self.rows.version += 1;
         let id = id.clone();
         let agent = Agent { id, slots, row };

@@ -303,7 +303,7 @@ fn agent(id: &str, n: i64) -> PlaceRow {
     PlaceRow {
         id: id.into(),
         resource_pool: "default".into(),
-        instance_id: format!("i-{n}"),
+        instance_id: format!("i-{n}").into(),
         services: Services {
             place: Service::of(n % 2 == 0, false),
             ..Services::default()
