@@ -9,7 +9,9 @@
 
 pub mod adoption;
 
-use det_ids::{AgentId, AllocationId, ContainerId, InstanceId, LogLevel, SlotId, TunnelId};
+use det_ids::{
+    AgentId, AllocationId, ClusterId, ContainerId, InstanceId, LogLevel, MasterId, SlotId, TunnelId,
+};
 use det_lifecycle::container::ObservedState;
 use det_taskspec::{ContainerExit, ContainerSpec, Device, ExitCause};
 use serde::{Deserialize, Serialize};
@@ -271,7 +273,7 @@ pub struct Welcome {
     /// Software version of the master.
     pub version: String,
     /// Identity of the cluster; becomes `DET_CLUSTER_ID`.
-    pub cluster_id: String,
+    pub cluster_id: ClusterId,
     /// Identity of this master start; becomes `DET_MASTER_ID`.
-    pub master_id: String,
+    pub master_id: MasterId,
 }

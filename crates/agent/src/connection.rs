@@ -452,7 +452,7 @@ fn handle(
             }
             tracing::info!(
                 master = shared.master.url(),
-                cluster.id = welcome.cluster_id,
+                cluster.id = welcome.cluster_id.as_str(),
                 "connected to the master"
             );
             *greeted = true;

@@ -2,6 +2,7 @@
 //!
 //! `det_taskspec::variables` lists who sets what; the master's part is in the specification already.
 
+use det_ids::AgentId;
 use det_taskspec::{ContainerSpec, Device, DeviceKind, RUN_DIR, variables as v};
 
 use crate::master::MasterAddress;
@@ -24,7 +25,7 @@ pub(crate) struct AgentFacts<'a> {
     /// The master as tasks reach it.
     pub(crate) master: &'a MasterAddress,
     /// The agent's name.
-    pub(crate) agent_id: &'a str,
+    pub(crate) agent_id: &'a AgentId,
     /// All devices of the agent.
     pub(crate) devices: &'a [Device],
     /// How tasks check the master's certificate.
@@ -81,7 +82,7 @@ pub(crate) fn complete(spec: &ContainerSpec, facts: &AgentFacts<'_>) -> Vec<(Str
         (v::DET_USE_TLS, Some(master.tls.to_string())),
         (v::DET_MASTER_CERT_FILE, cert_file.filter(|_| master.tls)),
         (v::DET_MASTER_CERT_NAME, cert_name.filter(|_| master.tls)),
-        (v::DET_AGENT_ID, Some(facts.agent_id.to_owned())),
+        (v::DET_AGENT_ID, Some(facts.agent_id.to_string())),
     ] {
         if let Some(value) = value {
             set(&mut env, name, value);
@@ -203,7 +204,7 @@ mod tests {
         fn run(&self, place: TaskPlace) -> BTreeMap<String, String> {
             let facts = AgentFacts {
                 master: &self.master,
-                agent_id: "agent-3",
+                agent_id: &"agent-3".into(),
                 devices: &self.devices,
                 cert: self.cert,
                 cert_name: self.cert_name,

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use det_ids::{
-    AllocationId, CheckpointId, ExperimentId, JobId, PlaceId, ProjectId, TaskId, TrialId,
-    WorkspaceId,
+    AllocationId, CheckpointId, ClusterId, ExperimentId, JobId, PlaceId, ProjectId, TaskId,
+    TrialId, WorkspaceId,
 };
 use strum::{Display, EnumDiscriminants, EnumString, IntoStaticStr, VariantNames};
 
@@ -46,7 +46,7 @@ pub enum Subject {
     /// The configuration policies of a workspace (0 = of the cluster) for one kind of workload.
     ConfigPolicies(WorkspaceId, PolicyWorkload),
     /// The master, by the id of its cluster.
-    Master(String),
+    Master(ClusterId),
     /// The database, by its kind: `sqlite` or `postgres`.
     Database(String),
 }
@@ -82,7 +82,7 @@ impl Subject {
             SubjectKind::Checkpoint => Some(Self::Checkpoint(id.into())),
             SubjectKind::User => Some(Self::User(id.to_owned())),
             SubjectKind::Template => Some(Self::Template(id.to_owned())),
-            SubjectKind::Master => Some(Self::Master(id.to_owned())),
+            SubjectKind::Master => Some(Self::Master(id.into())),
             SubjectKind::Database => Some(Self::Database(id.to_owned())),
         };
         read.ok_or_else(wrong)
@@ -127,9 +127,8 @@ impl fmt::Display for Subject {
             Self::Job(id) => id.fmt(f),
             Self::Place(id) => id.fmt(f),
             Self::Checkpoint(id) => id.fmt(f),
-            Self::User(name) | Self::Template(name) | Self::Master(name) | Self::Database(name) => {
-                name.fmt(f)
-            }
+            Self::Master(id) => id.fmt(f),
+            Self::User(name) | Self::Template(name) | Self::Database(name) => name.fmt(f),
             Self::Workspace(id) => id.fmt(f),
             Self::Project(id) => id.fmt(f),
             Self::ConfigPolicies(workspace, workload) => write!(f, "{workspace}/{workload}"),
@@ -373,7 +372,7 @@ mod tests {
             Subject::Workspace(WorkspaceId(3)),
             Subject::Project(ProjectId(4)),
             Subject::ConfigPolicies(WorkspaceId(0), PolicyWorkload::Experiment),
-            Subject::Master("m".to_owned()),
+            Subject::Master("m".into()),
             Subject::Database("sqlite".to_owned()),
         ];
         assert_eq!(subjects.len(), SubjectKind::VARIANTS.len());

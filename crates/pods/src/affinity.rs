@@ -1,5 +1,6 @@
 //! Which node a pod goes to.
 
+use det_ids::ClusterId;
 use serde_json::{Value, json};
 
 use crate::json::{self, Object};
@@ -18,13 +19,13 @@ fn on_node(node: &str) -> (&'static str, Value) {
 }
 
 /// That a pod goes to no node that the installation was taken off.
-fn not_drained(cluster_id: &str) -> (&'static str, Value) {
+fn not_drained(cluster_id: &ClusterId) -> (&'static str, Value) {
     let requirement = json!({"key": drain_label(cluster_id), "operator": "DoesNotExist"});
     ("matchExpressions", requirement)
 }
 
 /// Has the pods of a spec avoid nodes that are drained, and go to `node` where that is given.
-pub(crate) fn restrict(spec: &mut Object, cluster_id: &str, node: Option<&str>) {
+pub(crate) fn restrict(spec: &mut Object, cluster_id: &ClusterId, node: Option<&str>) {
     let mut requirements = vec![not_drained(cluster_id)];
     requirements.extend(node.map(on_node));
     require(json::object(spec, "affinity"), &requirements);

@@ -1,6 +1,6 @@
 //! What the objects of an allocation are made from.
 
-use det_ids::PlaceId;
+use det_ids::{ClusterId, PlaceId};
 use det_rm::ContainerStart;
 
 use crate::backend::Scheduler;
@@ -10,7 +10,7 @@ use crate::seal::Seal;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterFacts {
     /// Identity of the installation, a UUID.
-    pub cluster_id: String,
+    pub cluster_id: ClusterId,
     /// What records of its Jobs are sealed with.
     pub seal: Seal,
     /// The master as pods reach it.

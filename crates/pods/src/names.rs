@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use std::collections::BTreeSet;
 
-use det_ids::{AllocationId, ExperimentId, RunId, TaskId, TrialId};
+use det_ids::{AllocationId, ClusterId, ExperimentId, RunId, TaskId, TrialId};
 use det_rm::{AttemptOf, ContainerStart};
 use det_taskspec::TaskKind;
 use sha2::{Digest as _, Sha256};
@@ -30,7 +30,7 @@ const OF_GROUP: usize = 4;
 const OF_HASH: usize = 16;
 
 /// Key of the label that keeps pods of an installation off a node.
-pub fn drain_label(cluster_id: &str) -> String {
+pub fn drain_label(cluster_id: &ClusterId) -> String {
     let name = format!("cluster-id-{cluster_id}");
     format!("determined.ai/{}", label_value(&name))
 }
@@ -80,7 +80,7 @@ impl<'a> NameFacts<'a> {
 
 /// The names that the Secret of an attempt may have, depending on how many pods it has.
 pub fn secret_names(
-    cluster_id: &str,
+    cluster_id: &ClusterId,
     allocation_id: &AllocationId,
     of: &AttemptOf,
 ) -> BTreeSet<String> {
@@ -101,7 +101,7 @@ pub fn secret_names(
 /// The name of the Job of an allocation; the first of `groups` Jobs with `pods` pods in all. Allocations have names of their
 /// own.
 pub(crate) fn job_name(
-    cluster_id: &str,
+    cluster_id: &ClusterId,
     facts: NameFacts<'_>,
     groups: usize,
     pods: usize,
@@ -159,6 +159,8 @@ fn described(facts: NameFacts<'_>) -> NameBasis {
         TaskKind::Notebook | TaskKind::Shell | TaskKind::Command | TaskKind::Tensorboard => "cmd",
         TaskKind::Generic => "generic",
     };
+    // The form of the id decides how it gets into a name, and nothing is read out of it: of two ids that are UUIDs in lower
+    // case the names differ, while others lose the characters that a name cannot have, and may then be alike.
     match facts.attempt {
         1 if is_uuid(task) => NameBasis::Unique(format!("{word}-{task}")),
         attempt if is_uuid(task) => NameBasis::Unique(format!("{word}-{task}-{attempt}")),
@@ -168,11 +170,7 @@ fn described(facts: NameFacts<'_>) -> NameBasis {
 
 /// Whether it is a UUID in lower case, as ids of tasks are.
 fn is_uuid(text: &str) -> bool {
-    text.len() == 36
-        && text.bytes().enumerate().all(|(at, byte)| match at {
-            8 | 13 | 18 | 23 => byte == b'-',
-            _ => byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte),
-        })
+    det_ids::is_uuid(text) && !text.bytes().any(|byte| byte.is_ascii_uppercase())
 }
 
 /// The characters of a text that a DNS label may have.
@@ -211,7 +209,7 @@ const ABOVE_ALL: &[&str] = &["system-cluster-critical", "system-node-critical"];
 
 /// Whether a text in a user's pod is like the name of an object that is not the user's: of a task, of this or of another
 /// installation, of the master, its database and its agents as the chart calls them, or of Kubernetes itself.
-pub(crate) fn is_reserved(text: &str, cluster_id: &str) -> bool {
+pub(crate) fn is_reserved(text: &str, cluster_id: &ClusterId) -> bool {
     if ABOVE_ALL.contains(&text) {
         return true;
     }
@@ -234,8 +232,11 @@ pub(crate) fn is_class_of_a_priority(name: &str) -> bool {
 }
 
 /// The begin of a cluster's identity, as it is in the names of objects.
-pub(crate) fn begin_of(cluster_id: &str) -> String {
-    let characters = cluster_id.chars().filter(char::is_ascii_alphanumeric);
+pub(crate) fn begin_of(cluster_id: &ClusterId) -> String {
+    let characters = cluster_id
+        .as_str()
+        .chars()
+        .filter(char::is_ascii_alphanumeric);
     characters
         .take(8)
         .map(|it| it.to_ascii_lowercase())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::WorkspaceId;
+use det_ids::{ClusterId, WorkspaceId};
 use serde_json::{Value, json};
 
 use crate::facts::SlotResource;
@@ -22,7 +22,7 @@ const OF_NUMBER: usize = 6;
 pub fn made_namespace_name(
     (workspace, id): (&str, WorkspaceId),
     release_namespace: &str,
-    cluster_id: &str,
+    cluster_id: &ClusterId,
 ) -> String {
     let workspace = match plain(workspace, OF_WORKSPACE) {
         name if name.is_empty() => "workspace".to_owned(),
@@ -33,7 +33,7 @@ pub fn made_namespace_name(
     let parts = [
         workspace,
         plain(release_namespace, OF_RELEASE),
-        plain(cluster_id, OF_CLUSTER),
+        plain(cluster_id.as_str(), OF_CLUSTER),
         number.to_owned(),
     ];
     let parts: Vec<&str> = parts
@@ -52,16 +52,16 @@ fn plain(text: &str, most: usize) -> String {
     kept.trim_end_matches('-').to_owned()
 }
 
-fn labels(cluster_id: &str, namespace: &str, workspace: WorkspaceId) -> Value {
+fn labels(cluster_id: &ClusterId, namespace: &str, workspace: WorkspaceId) -> Value {
     json!({
         SELECTOR_LABEL: label_value(namespace),
-        CLUSTER_LABEL: label_value(cluster_id),
+        CLUSTER_LABEL: label_value(cluster_id.as_str()),
         WORKSPACE_LABEL: workspace.to_string(),
     })
 }
 
 /// A namespace that is made for a workspace.
-pub fn namespace_object(cluster_id: &str, name: &str, workspace: WorkspaceId) -> Value {
+pub fn namespace_object(cluster_id: &ClusterId, name: &str, workspace: WorkspaceId) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -72,7 +72,7 @@ pub fn namespace_object(cluster_id: &str, name: &str, workspace: WorkspaceId) ->
 /// The quota of a namespace that is made; `None` = there is none for slots of this kind: one for processors would refuse
 /// every pod that names no processors.
 pub fn quota_object(
-    cluster_id: &str,
+    cluster_id: &ClusterId,
     (namespace, workspace): (&str, WorkspaceId),
     slots: &SlotResource,
     most: u32,
@@ -98,10 +98,10 @@ pub fn quota_name(namespace: &str) -> String {
 }
 
 /// Whether a namespace, or a quota, was made by this installation.
-pub fn is_made(object: &Value, cluster_id: &str) -> bool {
+pub fn is_made(object: &Value, cluster_id: &ClusterId) -> bool {
     let labels = object.pointer("/metadata/labels");
     let label = |key: &str| labels.and_then(|labels| labels.get(key)?.as_str());
-    label(CLUSTER_LABEL) == Some(label_value(cluster_id).as_str())
+    label(CLUSTER_LABEL) == Some(label_value(cluster_id.as_str()).as_str())
         && label(WORKSPACE_LABEL).is_some()
 }
 
@@ -159,7 +159,9 @@ mod tests {
 
     use super::*;
 
-    const CLUSTER: &str = "3f2a9c1e-0000-4000-8000-000000000000";
+    fn cluster() -> ClusterId {
+        "3f2a9c1e-0000-4000-8000-000000000000".into()
+    }
 
     fn gpus() -> SlotResource {
         SlotResource::Extended("nvidia.com/gpu".into())
@@ -180,7 +182,7 @@ mod tests {
                 "averylongnameofseismologyandoce-platform-of-the-ins-3f2a-234567",
             ),
         ] {
-            let name = made_namespace_name((workspace, WorkspaceId(id)), release, CLUSTER);
+            let name = made_namespace_name((workspace, WorkspaceId(id)), release, &cluster());
             assert_eq!(name, expected);
             assert_eq!(namespace_fault(&name), None, "{name}");
         }
@@ -188,17 +190,17 @@ mod tests {
 
     #[test]
     fn what_is_made_is_known_again_by_its_installation() {
-        let made = namespace_object(CLUSTER, "vision", WorkspaceId(7));
-        assert!(is_made(&made, CLUSTER));
-        assert!(!is_made(&made, "another"));
+        let made = namespace_object(&cluster(), "vision", WorkspaceId(7));
+        assert!(is_made(&made, &cluster()));
+        assert!(!is_made(&made, &"another".into()));
         assert_eq!(made["metadata"]["labels"]["determined"], "vision");
         let foreign = json!({"metadata": {"labels": {"determined": "vision"}}});
-        assert!(!is_made(&foreign, CLUSTER));
+        assert!(!is_made(&foreign, &cluster()));
     }
 
     #[test]
     fn quotas_count_in_slots() {
-        let own = quota_object(CLUSTER, ("vision", WorkspaceId(7)), &gpus(), 4);
+        let own = quota_object(&cluster(), ("vision", WorkspaceId(7)), &gpus(), 4);
         let own = own.unwrap_or_default();
         assert_eq!(own["metadata"]["name"], "vision-quota");
         assert_eq!(quota_slots(&own, &gpus()), Some(4));
@@ -214,7 +216,7 @@ mod tests {
         let cpus = of(json!({"hard": {"requests.cpu": "10"}}));
         assert_eq!(quota_slots(&cpus, &halves), Some(6));
         assert_eq!(
-            quota_object(CLUSTER, ("vision", WorkspaceId(7)), &halves, 4),
+            quota_object(&cluster(), ("vision", WorkspaceId(7)), &halves, 4),
             None
         );
         let quotas = [("vision", &own), ("vision", &limits), ("other", &own)];

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use det_ids::AllocationId;
+use det_ids::{AllocationId, ClusterId};
 use det_taskspec::{TaskKind, pods};
 use serde_json::{Value, json};
 
@@ -129,7 +129,7 @@ fn is_systems(key: &str) -> bool {
 }
 
 /// A text in a user's pod that is like the name of an object that is not the user's.
-fn reserved_name<'v>(value: &'v Value, cluster_id: &str) -> Option<&'v str> {
+fn reserved_name<'v>(value: &'v Value, cluster_id: &ClusterId) -> Option<&'v str> {
     match value {
         Value::String(text) => Some(text.as_str()).filter(|text| is_reserved(text, cluster_id)),
         Value::Array(items) => items.iter().find_map(|it| reserved_name(it, cluster_id)),
@@ -261,7 +261,7 @@ impl Allocation<'_> {
         let allocation_id = self.first.start.spec.allocation_id.as_str();
         json::map([
             (SELECTOR_LABEL, label_value(allocation_id)),
-            (CLUSTER_LABEL, label_value(&self.facts.cluster_id)),
+            (CLUSTER_LABEL, label_value(self.facts.cluster_id.as_str())),
         ])
     }
 

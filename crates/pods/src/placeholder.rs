@@ -182,7 +182,7 @@ fn job(
     let record = json!(record).to_string();
     let seal = facts.seal.of((request.namespace, &name), &record);
     let labels = json!({
-        CLUSTER_LABEL: label_value(&facts.cluster_id),
+        CLUSTER_LABEL: label_value(facts.cluster_id.as_str()),
         PLACEHOLDER_LABEL: label_value(id),
     });
     json!({
@@ -312,7 +312,7 @@ mod tests {
 
     fn facts(slots: SlotResource) -> ClusterFacts {
         ClusterFacts {
-            cluster_id: "0a1b2c3d-0000-0000-0000-000000000000".to_owned(),
+            cluster_id: "0a1b2c3d-0000-0000-0000-000000000000".into(),
             seal: Seal::new("secret", ""),
             master: MasterUrl {
                 scheme: "http".to_owned(),

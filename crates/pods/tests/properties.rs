@@ -167,7 +167,7 @@ proptest! {
             origin.resource_pool.clone_from(&pool);
         }
         let mut facts = facts();
-        facts.cluster_id = cluster;
+        facts.cluster_id = cluster.into();
         let objects = objects(&facts, "work", &members).unwrap();
         let all = objects.jobs.iter().chain([&objects.secret]).chain(&objects.service);
         for object in all {

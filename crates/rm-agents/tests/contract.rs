@@ -102,8 +102,8 @@ impl Registry for EveryAgent {
         Welcome {
             protocol: PROTOCOL_VERSION,
             version: "test".to_owned(),
-            cluster_id: "cluster".to_owned(),
-            master_id: "master".to_owned(),
+            cluster_id: "cluster".into(),
+            master_id: "master".into(),
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use det_ids::WorkspaceId;
+use det_ids::{ClusterId, WorkspaceId};
 use det_pods::{SlotResource, is_made, is_terminating, least_slots, made_namespace_name};
 use det_rm::{NamespaceAccess, NamespaceError, NamespaceRequest};
 use serde_json::Value;
@@ -45,7 +45,7 @@ pub struct ClusterNamespaces {
 #[derive(Clone)]
 pub(crate) struct Desk {
     pub(crate) api: KubeApi,
-    pub(crate) cluster_id: String,
+    pub(crate) cluster_id: ClusterId,
     pub(crate) slots: SlotResource,
     /// Namespace of tasks whose workspace and pool have none.
     pub(crate) default: String,

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use det_ids::{AllocationId, WorkspaceId};
+use det_ids::{AllocationId, ClusterId, WorkspaceId};
 use det_pods::{
     SlotResource, is_made, is_terminating, namespace_object, quota_name, quota_object, quota_slots,
 };
@@ -40,7 +40,7 @@ const WAITING: usize = 16;
 pub(crate) struct Keeper<C: NamespaceCore> {
     core: C,
     manager: String,
-    cluster_id: String,
+    cluster_id: ClusterId,
     slots: SlotResource,
     api: KubeApi,
     changes: C::Changes,
@@ -107,7 +107,7 @@ impl<C: NamespaceCore> Keeper<C> {
     pub(crate) fn new(
         core: C,
         (manager, default): (&str, &str),
-        (cluster_id, slots): (&str, &SlotResource),
+        (cluster_id, slots): (&ClusterId, &SlotResource),
         api: &KubeApi,
     ) -> (Self, Desk) {
         let (carry_out, requests) = mpsc::channel(WAITING);
@@ -115,7 +115,7 @@ impl<C: NamespaceCore> Keeper<C> {
             changes: core.namespace_changes(),
             core,
             manager: manager.to_owned(),
-            cluster_id: cluster_id.to_owned(),
+            cluster_id: cluster_id.clone(),
             slots: slots.clone(),
             api: api.clone(),
             requests,
@@ -130,7 +130,7 @@ impl<C: NamespaceCore> Keeper<C> {
         };
         let desk = Desk {
             api: api.clone(),
-            cluster_id: cluster_id.to_owned(),
+            cluster_id: cluster_id.clone(),
             slots: slots.clone(),
             default: default.to_owned(),
             carry_out,
@@ -213,7 +213,7 @@ impl<C: NamespaceCore> Keeper<C> {
         let label = format!(
             "{}={}",
             det_pods::CLUSTER_LABEL,
-            det_pods::label_value(&self.cluster_id)
+            det_pods::label_value(self.cluster_id.as_str())
         );
         let streams = kinds.iter().map(|kind| {
             let all = kube::runtime::watcher::Config::default();

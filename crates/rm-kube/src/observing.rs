@@ -186,7 +186,7 @@ impl Observer {
             holds: Holds::default(),
             early: EarlyNotes::default(),
             requests,
-            cluster: label_value(&facts.cluster_id),
+            cluster: label_value(facts.cluster_id.as_str()),
             drain_label: drain_label(&facts.cluster_id),
         }
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use det_ids::PlaceId;
+use det_ids::{ClusterId, PlaceId};
 use det_pods::{MasterCert, Scheduler, Seal, SlotResource};
 use det_taskspec::DeviceKind;
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub struct Settings {
     /// Whether it is the master's main manager: nodes of its first pool are places by their own names.
     pub is_main: bool,
     /// Identity of the master's cluster, a UUID: part of the names of all objects, and a label on them.
-    pub cluster_id: String,
+    pub cluster_id: ClusterId,
     /// What records of its Jobs are sealed with.
     pub seal: Seal,
     /// File with the access to the cluster; `None` = that of the pod that the master runs in.

@@ -34,7 +34,7 @@ use std::time::Duration;
 use det_config::LoadedMaster;
 use det_config::master::{ManagerKind, MasterConfig};
 use det_config::storage::{CheckpointStorage, StorageLocation};
-use det_ids::UserId;
+use det_ids::{ClusterId, UserId};
 use det_rm::Manager;
 use det_store::users::UserRow;
 use det_store::{Store, StoreError, StoreUrl, places, settings, users};
@@ -472,7 +472,7 @@ pub(crate) fn log_schedulers(managers: &[Manager]) {
 /// What is made on the first start.
 struct Bootstrap {
     /// The cluster's identity.
-    cluster_id: String,
+    cluster_id: ClusterId,
     /// The secret of its keys.
     launch_keys: LaunchKeys,
     /// What its Jobs in Kubernetes are known by.
@@ -488,11 +488,11 @@ async fn bootstrap(store: &Store, config: &MasterConfig) -> Result<Bootstrap, St
                 let seal = drivers::seal(&mut tx.conn()).await?;
                 let known = settings::find(&mut tx.conn(), "cluster_id").await?;
                 let cluster_id = match known {
-                    Some(id) => id,
+                    Some(id) => ClusterId(id),
                     None => {
                         let id = fixed.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
                         settings::set(&mut tx.conn(), "cluster_id", &id).await?;
-                        id
+                        ClusterId(id)
                     }
                 };
                 Ok(Bootstrap {

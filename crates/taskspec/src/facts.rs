@@ -4,7 +4,8 @@
 //! master what its rows and its own configuration contain.
 
 use det_ids::{
-    AllocationId, CheckpointId, ContainerId, ExperimentId, RunId, TaskId, TrialId, UserId,
+    AllocationId, CheckpointId, ClusterId, ContainerId, ExperimentId, MasterId, RunId, TaskId,
+    TrialId, UserId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -189,9 +190,9 @@ pub struct SharedFs {
 #[derive(Clone, Default)]
 pub struct ClusterFacts {
     /// Identity of the cluster, a UUID.
-    pub cluster_id: String,
+    pub cluster_id: ClusterId,
     /// Identity of this start of the master, a UUID.
-    pub master_id: String,
+    pub master_id: MasterId,
     /// Address of a Pachyderm server that the cluster's tasks use.
     pub pachyderm_address: Option<String>,
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use det_agent_proto::ContainerState;
 use det_agent_proto::adoption::{Adoption, adoption};
 use det_failpoints::failpoint;
-use det_ids::{ContainerId, LogLevel};
+use det_ids::{ClusterId, ContainerId, LogLevel, MasterId};
 use det_taskspec::{ContainerExit, ContainerSpec, EMPTY_IMAGE};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -307,8 +307,8 @@ impl Actor {
             welcome: det_agent_proto::Welcome {
                 protocol: det_agent_proto::PROTOCOL_VERSION,
                 version: String::new(),
-                cluster_id: String::new(),
-                master_id: String::new(),
+                cluster_id: ClusterId::default(),
+                master_id: MasterId::default(),
             },
             host_address: String::new(),
         });

@@ -212,7 +212,7 @@ impl Container {
                 &container.spec,
                 &ContainerInputs {
                     master: &shared.task_master(),
-                    agent_id: shared.options.agent_id.as_str(),
+                    agent_id: &shared.options.agent_id,
                     devices: &shared.wire_devices(),
                     proxies: &shared.options.proxies,
                     debug: shared.options.debug,
@@ -315,7 +315,7 @@ impl Container {
                 ContainerContext {
                     dir: &self.dir,
                     devices: &devices,
-                    agent_id: self.shared.options.agent_id.as_str(),
+                    agent_id: &self.shared.options.agent_id,
                     instance_id: self.shared.data_dir.instance_id(),
                     cluster_id: &session.welcome.cluster_id,
                     network_mode: self.network_mode(),

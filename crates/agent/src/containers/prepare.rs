@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Component, Path, PathBuf};
 
-use det_ids::UserId;
+use det_ids::{AgentId, UserId};
 use det_taskspec::accounts::{Account, of_container};
 use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::SandboxSpec;
@@ -32,7 +32,7 @@ use crate::runtime::process::place_supervisor;
 /// What the agent contributes to a container's directory.
 pub(crate) struct ContainerInputs<'a> {
     pub(crate) master: &'a MasterAddress,
-    pub(crate) agent_id: &'a str,
+    pub(crate) agent_id: &'a AgentId,
     pub(crate) devices: &'a [Device],
     pub(crate) proxies: &'a ProxyOptions,
     /// Whether scripts of tasks log in detail, also of those whose configuration does not ask for it.

@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use det_host_paths::{Trust, by_descriptor};
-use det_ids::UserId;
+use det_ids::{ClusterId, UserId};
 use det_taskspec::{ContainerSpec, Mount, TaskKind, TaskUser};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
@@ -28,12 +28,14 @@ pub(crate) struct UserDirectories<'a> {
     /// The base directory, without links.
     pub(crate) base: &'a Path,
     /// Numbers of users mean others in another cluster.
-    pub(crate) cluster_id: &'a str,
+    pub(crate) cluster_id: &'a ClusterId,
 }
 
 impl UserDirectories<'_> {
     fn of(&self, owner: UserId) -> PathBuf {
-        self.base.join(self.cluster_id).join(owner.to_string())
+        self.base
+            .join(self.cluster_id.as_str())
+            .join(owner.to_string())
     }
 }
 
@@ -118,14 +120,14 @@ pub(super) fn find(
     runtime: RuntimeKind,
 ) -> Result<OwnedFd, String> {
     let is_name = |text: &str| !matches!(text, "" | "." | "..") && !text.contains('/');
-    if owner == UserId::default() || !is_name(users.cluster_id) {
+    if owner == UserId::default() || !is_name(users.cluster_id.as_str()) {
         return Err("the master named no owner of this task, or no cluster".to_owned());
     }
     let account = Account::of(user, runtime)?;
     let failed = |error: Errno| error.to_string();
     let base = det_host_paths::open(users.base, trust()).map_err(|error| error.to_string())?;
     check_base(&fstat(base.descriptor.as_fd()).map_err(failed)?)?;
-    let cluster = enter(&base.descriptor, users.cluster_id, BASE_MODE)?;
+    let cluster = enter(&base.descriptor, users.cluster_id.as_str(), BASE_MODE)?;
     check_base(&fstat(cluster.as_fd()).map_err(failed)?)?;
     let own = enter(&cluster, &owner.to_string(), OWN_MODE)?;
     let found = fstat(own.as_fd()).map_err(failed)?;
@@ -207,6 +209,7 @@ impl Account {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{MetadataExt, lchown, symlink};
+    use std::sync::LazyLock;
 
     use super::*;
     use crate::testing::container_spec;
@@ -229,10 +232,12 @@ mod tests {
         (root, base)
     }
 
+    static CLUSTER: LazyLock<ClusterId> = LazyLock::new(|| "k".into());
+
     fn of(base: &Path) -> UserDirectories<'_> {
         UserDirectories {
             base,
-            cluster_id: "k",
+            cluster_id: &CLUSTER,
         }
     }
 
@@ -274,7 +279,7 @@ mod tests {
         assert!(find_as(&base, 0, 54321).unwrap_err().contains("owner"));
         for cluster_id in ["", "..", "../k", "a/b"] {
             let users = UserDirectories {
-                cluster_id,
+                cluster_id: &cluster_id.into(),
                 ..of(&base)
             };
             find(users, UserId(7), &user(54321), RuntimeKind::Process).unwrap_err();

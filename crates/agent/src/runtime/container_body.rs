@@ -86,8 +86,8 @@ fn labels(spec: &ContainerSpec, context: ContainerContext<'_>) -> HashMap<String
         (LABEL_ALLOCATION, spec.allocation_id.as_str()),
         (LABEL_TASK, spec.task_id.as_str()),
         (LABEL_DESCRIPTION, &spec.description),
-        (LABEL_AGENT, context.agent_id),
-        (LABEL_CLUSTER, context.cluster_id),
+        (LABEL_AGENT, context.agent_id.as_str()),
+        (LABEL_CLUSTER, context.cluster_id.as_str()),
         (LABEL_INSTANCE, context.instance_id.as_str()),
     ]
     .into_iter()
@@ -325,9 +325,9 @@ mod tests {
             ContainerContext {
                 dir: &dir,
                 devices,
-                agent_id: "a",
+                agent_id: &"a".into(),
                 instance_id: &"i".into(),
-                cluster_id: "c",
+                cluster_id: &"c".into(),
                 network_mode,
                 env: &[("NVIDIA_VISIBLE_DEVICES".into(), "void".into())],
                 prepared: &PreparedContainer {

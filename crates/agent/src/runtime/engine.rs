@@ -17,7 +17,7 @@ use bollard::query_parameters::{
     CreateContainerOptionsBuilder, CreateImageOptionsBuilder, KillContainerOptionsBuilder,
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
-use det_ids::{ContainerId, InstanceId};
+use det_ids::{AgentId, ClusterId, ContainerId, InstanceId};
 use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, RegistryAuth, TaskUser};
 use futures::StreamExt;
 use nix::sys::signal::Signal;
@@ -224,9 +224,9 @@ pub(crate) struct ContainerContext<'a> {
     pub(crate) dir: &'a ContainerDir,
     /// The agent's devices that the container gets.
     pub(crate) devices: &'a [LocalDevice],
-    pub(crate) agent_id: &'a str,
+    pub(crate) agent_id: &'a AgentId,
     pub(crate) instance_id: &'a InstanceId,
-    pub(crate) cluster_id: &'a str,
+    pub(crate) cluster_id: &'a ClusterId,
     /// `host`, `bridge`, or a network's name.
     pub(crate) network_mode: &'a str,
     /// Variables that the engine's own hooks read; the task's are in its script.

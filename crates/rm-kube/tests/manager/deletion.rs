@@ -1,5 +1,6 @@
 //! What others delete.
 
+use det_ids::ClusterId;
 use det_kube_double::Controllers;
 use det_rm::PlacedNamespace;
 use det_rm_contract::TestCore;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::{Scene, named};
 
 /// A Job like this one, under another name and with other labels.
-fn copy(job: &Value, name: &str, cluster: &str) -> Value {
+fn copy(job: &Value, name: &str, cluster: &ClusterId) -> Value {
     let text = job.to_string();
     let container = job["metadata"]["annotations"]["determined.ai/containers"].as_str();
     let container = container.unwrap().replace("\"c\"", "\"stray\"");
@@ -23,7 +24,7 @@ fn copy(job: &Value, name: &str, cluster: &str) -> Value {
     copy.as_object_mut().unwrap().remove("status");
     copy["spec"].as_object_mut().unwrap().remove("selector");
     let labels = &mut copy["spec"]["template"]["metadata"]["labels"];
-    labels["determined.ai/cluster_id"] = cluster.into();
+    labels["determined.ai/cluster_id"] = cluster.as_str().into();
     copy
 }
 
@@ -192,7 +193,7 @@ async fn jobs_of_another_installation_are_left_alone_and_strays_of_ours_are_dele
     scene.runs(&id).await;
     let job = scene.job();
     let other = "ffffffff-0000-0000-0000-000000000000";
-    let theirs = copy(&job, "theirs", other);
+    let theirs = copy(&job, "theirs", &other.into());
     scene.api.create("batch/v1/jobs", "default", theirs);
     // Their pod is one of others: it holds its slots.
     scene.has_slots("a", 6).await;

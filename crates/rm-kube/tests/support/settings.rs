@@ -14,7 +14,7 @@ pub fn settings(kubeconfig: PathBuf) -> Settings {
     Settings {
         manager: "k".to_owned(),
         is_main: true,
-        cluster_id: "0a1b2c3d-0000-0000-0000-000000000000".to_owned(),
+        cluster_id: "0a1b2c3d-0000-0000-0000-000000000000".into(),
         seal: Seal::new("secret", ""),
         kubeconfig: Some(kubeconfig),
         namespace: String::new(),

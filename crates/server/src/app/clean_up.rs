@@ -3,11 +3,10 @@
 //! Files first, rows after: whatever stops half way is found again by the rows and finished.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use det_failpoints::failpoint;
-use det_ids::{CheckpointId, ExperimentId};
+use det_ids::{CheckpointId, ClusterId, ExperimentId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::Event;
@@ -49,7 +48,7 @@ pub(crate) struct CleanUp {
     checkpoint_files: CheckpointFiles,
     checkpoint_removal: CheckpointRemoval,
     removal_tasks: RemovalTasks,
-    cluster_id: Arc<str>,
+    cluster_id: ClusterId,
 }
 
 impl CleanUp {
@@ -61,7 +60,7 @@ impl CleanUp {
         metric_journal: Journal,
         checkpoint_files: CheckpointFiles,
         (checkpoint_removal, removal_tasks): (CheckpointRemoval, RemovalTasks),
-        cluster_id: Arc<str>,
+        cluster_id: ClusterId,
     ) -> Self {
         Self {
             context,
@@ -408,7 +407,7 @@ impl CleanUp {
             return Ok(Progress::ByTask);
         }
         let config = config_of(row)?;
-        let (cluster_id, id) = (Arc::clone(&self.cluster_id), row.id);
+        let (cluster_id, id) = (self.cluster_id.clone(), row.id);
         let allowed = self.checkpoint_files.allowed_paths();
         let owner = self.checkpoint_files.owner_now(row);
         let outcome = tokio::task::spawn_blocking(move || {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use det_ids::{ClusterId, MasterId};
 use det_store::catalogue::Catalogue;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -99,7 +100,7 @@ pub(crate) struct Foundation {
     pub(crate) clusters: ClusterAccess,
     pub(crate) surroundings: Arc<dyn Surroundings>,
     pub(crate) data_dir: PathBuf,
-    pub(crate) cluster_id: String,
+    pub(crate) cluster_id: ClusterId,
     pub(crate) launch_keys: LaunchKeys,
     pub(crate) agent_token_hash: Vec<u8>,
     pub(crate) log: MasterLog,
@@ -234,7 +235,7 @@ impl Master {
         let silences = Silences::default();
         let launches = Launches {
             context: context.clone(),
-            cluster_id: cluster_id.as_str().into(),
+            cluster_id: cluster_id.clone(),
             configs: configs.clone(),
             idle: idle.clone(),
             homes: homes.clone(),
@@ -247,7 +248,7 @@ impl Master {
         };
         let identity = MasterIdentity {
             cluster_id: cluster_id.clone(),
-            master_id: uuid::Uuid::new_v4().to_string(),
+            master_id: MasterId(uuid::Uuid::new_v4().to_string()),
         };
         let task_users = TaskUsers::new(context.clone(), homes.clone(), auth.clone());
         let checkpoints = Checkpoints::new(
@@ -331,7 +332,7 @@ impl Master {
             admission,
             orchestration: orchestration.clone(),
             checkpoints: checkpoints.clone(),
-            cluster_id: cluster_id.as_str().into(),
+            cluster_id: cluster_id.clone(),
         };
         let checkpoint_removal = CheckpointRemoval::new(
             context.clone(),
@@ -348,7 +349,7 @@ impl Master {
                 metric_journal.clone(),
                 checkpoint_files.clone(),
                 (checkpoint_removal.clone(), removal_tasks.clone()),
-                cluster_id.as_str().into(),
+                cluster_id.clone(),
             ),
             checkpoint_removal,
             removal_tasks,

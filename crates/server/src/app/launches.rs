@@ -9,13 +9,12 @@ mod shell;
 mod steering;
 mod tensorboard;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use det_authz::{Kind, Permission};
 use det_config::MasterConfig;
 use det_config::task::{LaunchKind, TaskConfig};
-use det_ids::{ProjectId, TaskId, WorkspaceId};
+use det_ids::{ClusterId, ProjectId, TaskId, WorkspaceId};
 use det_lifecycle::record::ActorName;
 use det_store::WriteTx;
 use det_store::workspaces;
@@ -96,7 +95,7 @@ pub struct LaunchOutcome {
 #[derive(Clone)]
 pub struct Launches {
     pub(super) context: Context,
-    pub(super) cluster_id: Arc<str>,
+    pub(super) cluster_id: ClusterId,
     pub(super) configs: Configs,
     pub(super) idle: Idle,
     pub(super) homes: KnownHomes,

@@ -13,6 +13,7 @@ use det_config::errors::{ConfigError, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::{Change, EffectiveScheduler, MasterConfig, RefusedChange};
 use det_config::origin::{Layer, Origin, Source};
+use det_ids::ClusterId;
 use det_lifecycle::record::{ActorName, EventKind, Signal, Subject};
 use det_rm::{Manager, PlaceWord};
 use det_store::events::NewEvent;
@@ -110,7 +111,7 @@ pub struct Reload {
     pools: Pools,
     surroundings: Arc<dyn Surroundings>,
     data_dir: PathBuf,
-    cluster_id: String,
+    cluster_id: ClusterId,
     alone: Arc<Mutex<()>>,
 }
 
@@ -121,7 +122,7 @@ impl Reload {
         (managers, pools): (Managers, Pools),
         surroundings: Arc<dyn Surroundings>,
         data_dir: PathBuf,
-        cluster_id: String,
+        cluster_id: ClusterId,
         alone: Arc<Mutex<()>>,
     ) -> Self {
         Self {

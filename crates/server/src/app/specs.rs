@@ -6,7 +6,7 @@ pub mod identity;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AllocationId, ContainerId, PlaceId, TrialId, UserId};
+use det_ids::{AllocationId, ClusterId, ContainerId, MasterId, PlaceId, TrialId, UserId};
 use det_rm::{ContainerStart, Origin, PlacedNamespace};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
@@ -52,9 +52,9 @@ impl FreshTokens {
 #[derive(Debug, Clone)]
 pub struct MasterIdentity {
     /// Of the cluster; never changes.
-    pub cluster_id: String,
+    pub cluster_id: ClusterId,
     /// Of this start of the master.
-    pub master_id: String,
+    pub master_id: MasterId,
 }
 
 /// Makes the specifications of containers. Cheap to clone.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use det_config::master::{ManagerKind, MasterConfig, ResourceManager, ResourcePool};
+use det_ids::ClusterId;
 use det_rm_kube::{
     GroupApi, GrowthSettings, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings,
     SlotResource,
@@ -47,7 +48,7 @@ pub(crate) async fn seal(conn: &mut Conn<'_>) -> Result<Seal, StoreError> {
 /// A sentence: the master's certificate cannot be read.
 pub(super) fn settings(
     config: &MasterConfig,
-    identity: (&str, &Seal),
+    identity: (&ClusterId, &Seal),
 ) -> Result<Vec<Settings>, String> {
     let mut managers = Vec::new();
     for (number, (manager, pools)) in config.managers().enumerate() {
@@ -60,7 +61,7 @@ pub(super) fn settings(
 
 fn of(
     config: &MasterConfig,
-    (cluster_id, seal): (&str, &Seal),
+    (cluster_id, seal): (&ClusterId, &Seal),
     (manager, pools, is_main): (&ResourceManager, &[ResourcePool], bool),
 ) -> Result<Settings, String> {
     let text = |key: &str| {
@@ -92,7 +93,7 @@ fn of(
     Ok(Settings {
         manager: manager.cluster_name.clone(),
         is_main,
-        cluster_id: cluster_id.to_owned(),
+        cluster_id: cluster_id.clone(),
         seal: seal.of_manager(&manager.cluster_name),
         kubeconfig: text("kubeconfig_path").map(Into::into),
         namespace: text("default_namespace").unwrap_or_default(),
@@ -202,7 +203,11 @@ mod tests {
             ..Sources::default()
         };
         let config = LoadedMaster::load(sources).unwrap_or_else(|errors| panic!("{errors}"));
-        let managers = settings(&config.config, ("cluster", &Seal::new("secret", ""))).unwrap();
+        let managers = settings(
+            &config.config,
+            (&"cluster".into(), &Seal::new("secret", "")),
+        )
+        .unwrap();
         let pools = managers[0].pools.iter();
         let of =
             pools.map(|pool| pool.pod_spec.as_ref().unwrap()["spec"]["nodeSelector"]["of"].clone());

@@ -51,8 +51,8 @@ async fn info(State(master): State<Master>) -> Answer {
     let identity = reads::master::identity(&master.sources.master);
     message(&Info {
         version: API_VERSION.into(),
-        master_id: identity.master_id,
-        cluster_id: identity.cluster_id,
+        master_id: identity.master_id.into(),
+        cluster_id: identity.cluster_id.into(),
         cluster_name: identity.cluster_name,
         telemetry: InfoTelemetry { enabled: false },
         sso_providers: None,
@@ -114,8 +114,8 @@ async fn get_master(State(master): State<Master>) -> Answer {
     let identity = reads::master::identity(&master.sources.master);
     message(&GetMasterResponse {
         version: API_VERSION.into(),
-        master_id: identity.master_id,
-        cluster_id: identity.cluster_id,
+        master_id: identity.master_id.into(),
+        cluster_id: identity.cluster_id.into(),
         cluster_name: identity.cluster_name,
         branding: "determined".into(),
         user_management_enabled: true,

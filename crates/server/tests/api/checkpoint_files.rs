@@ -335,8 +335,8 @@ async fn a_checkpoint_has_no_name_of_anything_else() {
     };
     for name in [
         spec.container_id.as_str(),
-        &cluster.master().identity.cluster_id,
-        &cluster.master().identity.master_id,
+        cluster.master().identity.cluster_id.as_str(),
+        cluster.master().identity.master_id.as_str(),
     ] {
         let message = task.post(PATH, named(name)).await.refused(409);
         assert!(message.contains("is the id of something else"), "{message}");

@@ -621,7 +621,7 @@ async fn the_policy_collects_at_the_end_and_deletion_takes_the_rest() {
     assert!(storage.join(uuid(1)).exists() && !storage.join(uuid(4)).exists());
 
     let tensorboard = storage
-        .join(&cluster.master().identity.cluster_id)
+        .join(cluster.master().identity.cluster_id.as_str())
         .join("tensorboard/experiment/1/trial/1");
     std::fs::create_dir_all(&tensorboard).unwrap();
     send(

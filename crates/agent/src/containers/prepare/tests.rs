@@ -68,7 +68,7 @@ impl Setup {
             &self.spec,
             &ContainerInputs {
                 master: &MasterAddress::parse(master).unwrap(),
-                agent_id: "a",
+                agent_id: &"a".into(),
                 devices: &[],
                 proxies: &ProxyOptions::default(),
                 debug: false,

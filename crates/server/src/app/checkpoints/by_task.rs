@@ -15,7 +15,7 @@ use det_config::policies::{Policies, Workload};
 use det_config::storage::StorageLocation;
 use det_config::submitted::{SubmittedTask, TaskDefaults, check_stored_pod};
 use det_config::task::{LaunchKind, TaskConfig};
-use det_ids::{CheckpointId, ExperimentId, Micros, TaskId, UserId, WorkspaceId};
+use det_ids::{CheckpointId, ClusterId, ExperimentId, Micros, TaskId, UserId, WorkspaceId};
 use det_lifecycle::record::ActorName;
 use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
 use det_orchestrator::{Due, Event};
@@ -55,7 +55,7 @@ pub struct RemovalTasks {
     pub(crate) orchestration: Orchestration,
     pub(crate) checkpoints: Checkpoints,
     /// Of the cluster; names the directory of TensorBoard files.
-    pub(crate) cluster_id: std::sync::Arc<str>,
+    pub(crate) cluster_id: ClusterId,
 }
 
 /// A task that deletes files of an experiment, without those that it is to delete.

@@ -21,7 +21,7 @@ use det_checkpoint_files::removal::{RemovalError, remove_matching, resources};
 use det_checkpoint_files::tree::{Entry, EntryKind, empty, gone, list, open_directory};
 use det_config::experiment::ExperimentConfig;
 use det_config::storage::StorageLocation;
-use det_ids::{CheckpointId, ExperimentId, TrialId, UserId, is_uuid};
+use det_ids::{CheckpointId, ClusterId, ExperimentId, TrialId, UserId, is_uuid};
 use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID, unprivileged_id};
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
@@ -381,13 +381,13 @@ impl Storage {
     /// experiments are in belongs to the user whose task came first, who can give them other names.
     pub fn remove_tensorboard(
         &self,
-        cluster_id: &str,
+        cluster_id: &ClusterId,
         experiment_id: ExperimentId,
         trials: &[TrialId],
         owner: Owner,
     ) -> AppResult<()> {
-        check_uuid(cluster_id)?;
-        let common = Path::new(cluster_id).join(TENSORBOARD);
+        check_uuid(cluster_id.as_str())?;
+        let common = Path::new(cluster_id.as_str()).join(TENSORBOARD);
         let experiment = common.join(experiment_id.to_string());
         let of_trials = experiment.join(TRIALS);
         for root in self.open_roots()? {
@@ -433,12 +433,12 @@ impl Storage {
 /// Makes the directories that the TensorBoard files of all experiments have in common in the master's own checkpoint
 /// directory: like `/tmp`, so that only its owner and the master rename an experiment's. Made by a task they would belong
 /// to its user. Those that a task has made stay as they are.
-pub(crate) fn prepare_tensorboard(data_dir: &Path, cluster_id: &str) -> io::Result<()> {
+pub(crate) fn prepare_tensorboard(data_dir: &Path, cluster_id: &ClusterId) -> io::Result<()> {
     let mut at = match File::open(data_dir.join(OWN_DIRECTORY)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => OwnedFd::from(opened?),
     };
-    for name in &Path::new(cluster_id).join(TENSORBOARD) {
+    for name in &Path::new(cluster_id.as_str()).join(TENSORBOARD) {
         let made = match mkdirat(at.as_fd(), name, Mode::S_IRWXU) {
             Err(nix::errno::Errno::EEXIST) => false,
             made => made.map(|()| true)?,

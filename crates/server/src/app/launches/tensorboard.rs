@@ -11,7 +11,7 @@ use det_config::experiment::ExperimentConfig;
 use det_config::policies::{Policies, Workload};
 use det_config::storage::StorageLocation;
 use det_config::task::{LaunchKind, TaskConfig};
-use det_ids::{ExperimentId, TrialId, WorkspaceId};
+use det_ids::{ClusterId, ExperimentId, TrialId, WorkspaceId};
 use det_store::experiments::ExperimentRow;
 use det_store::trials::{self, Sort};
 use det_taskspec::{
@@ -274,7 +274,7 @@ impl Exhibits {
         self,
         config: &TaskConfig,
         master: &MasterConfig,
-        cluster_id: &str,
+        cluster_id: &ClusterId,
     ) -> AppResult<(TensorBoardDetails, Vec<String>)> {
         let mut storage = Storage::new(master);
         let mut sources = Vec::new();

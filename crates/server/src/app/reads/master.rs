@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
 use det_config::explain::ExplainedKey;
+use det_ids::{ClusterId, MasterId};
 use det_rm::Manager;
 use det_store::{Store, StoreError, settings};
 use serde_json::{Map, Value};
@@ -31,9 +32,9 @@ pub(crate) struct MasterSources {
 /// Who the master is, for every caller.
 pub(crate) struct Identity {
     /// Of this start of the master.
-    pub(crate) master_id: String,
+    pub(crate) master_id: MasterId,
     /// Of the cluster.
-    pub(crate) cluster_id: String,
+    pub(crate) cluster_id: ClusterId,
     /// Name of the cluster; may be empty.
     pub(crate) cluster_name: String,
     /// Features that are switched on by name.

@@ -272,7 +272,8 @@ fn tensorboard_files_of_another_user_are_left() {
         uid: me().uid + 1000,
         user_id: UserId(1),
     };
-    let remove = |owner| storage.remove_tensorboard(CLUSTER, ExperimentId(1), &[TrialId(1)], owner);
+    let remove =
+        |owner| storage.remove_tensorboard(&CLUSTER.into(), ExperimentId(1), &[TrialId(1)], owner);
     if geteuid().is_root() {
         let error = remove(other).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Forbidden, "{error}");
@@ -310,7 +311,7 @@ fn directories_that_were_moved_into_another_user_s_tensorboard_files_are_left() 
         user_id: UserId(1),
     };
     let error = storage
-        .remove_tensorboard(CLUSTER, ExperimentId(1), &[TrialId(1)], owner)
+        .remove_tensorboard(&CLUSTER.into(), ExperimentId(1), &[TrialId(1)], owner)
         .unwrap_err();
     assert!(error.message.contains("user id 2000"), "{error}");
     assert!(moved.join("trial/events").exists());
@@ -322,7 +323,8 @@ fn directories_that_were_moved_into_another_user_s_tensorboard_files_are_left() 
 fn tensorboard_files_of_another_experiment_are_left() {
     let (root, storage) = world();
     let common = root.path().join(CLUSTER).join(TENSORBOARD);
-    let remove = |id| storage.remove_tensorboard(CLUSTER, ExperimentId(id), &[TrialId(id)], me());
+    let remove =
+        |id| storage.remove_tensorboard(&CLUSTER.into(), ExperimentId(id), &[TrialId(id)], me());
     let renamed = common.join("1/trial/2/events");
     std::fs::create_dir_all(renamed.parent().unwrap()).unwrap();
     std::fs::write(&renamed, b"x").unwrap();
@@ -383,12 +385,12 @@ fn directories_of_another_user_in_a_checkpoint_are_not_emptied() {
 fn the_common_directories_of_tensorboard_files_are_the_master_s() {
     use std::os::unix::fs::PermissionsExt;
     let root = tempfile::tempdir().unwrap();
-    prepare_tensorboard(root.path(), CLUSTER).unwrap();
+    prepare_tensorboard(root.path(), &CLUSTER.into()).unwrap();
     let own = root.path().join(OWN_DIRECTORY);
     assert!(!own.exists(), "no directory is made that is not used");
     std::fs::create_dir(&own).unwrap();
     for _ in 0..2 {
-        prepare_tensorboard(root.path(), CLUSTER).unwrap();
+        prepare_tensorboard(root.path(), &CLUSTER.into()).unwrap();
     }
     for path in [CLUSTER.to_owned(), format!("{CLUSTER}/{TENSORBOARD}")] {
         let meta = std::fs::metadata(own.join(&path)).unwrap();
@@ -396,7 +398,7 @@ fn the_common_directories_of_tensorboard_files_are_the_master_s() {
     }
     let linked = "2b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
     symlink(root.path(), own.join(linked)).unwrap();
-    assert!(prepare_tensorboard(root.path(), linked).is_err());
+    assert!(prepare_tensorboard(root.path(), &linked.into()).is_err());
     assert!(!root.path().join("tensorboard").exists());
 }
 
@@ -408,7 +410,7 @@ fn links_to_tensorboard_files_are_not_followed() {
     std::fs::write(experiments.join("2/events"), b"x").unwrap();
     symlink("2", experiments.join("1")).unwrap();
     storage
-        .remove_tensorboard(CLUSTER, ExperimentId(1), &[TrialId(1)], me())
+        .remove_tensorboard(&CLUSTER.into(), ExperimentId(1), &[TrialId(1)], me())
         .unwrap();
     assert!(!experiments.join("1").is_symlink());
     assert!(experiments.join("2/events").exists());
