@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{
-    AllocationId, CheckpointId, ContainerId, ExperimentId, PlaceId, RequestId, RunId, SpoolId,
-    TaskId, TrialId,
+    AllocationId, CheckpointId, ContainerId, ExperimentId, PlaceId, RequestId, RunId, SlotId,
+    SpoolId, TaskId, TrialId,
 };
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
@@ -155,7 +155,7 @@ pub struct Container {
     /// Place on which it runs.
     pub place_id: PlaceId,
     /// Its slots on that place.
-    pub slots: BTreeSet<u32>,
+    pub slots: BTreeSet<SlotId>,
     /// Whether it has ended; its slots are free then.
     pub ended: bool,
 }
@@ -166,7 +166,7 @@ pub struct Place {
     /// Id of the place.
     pub id: PlaceId,
     /// Numbers of the slots that it has.
-    pub slots: BTreeSet<u32>,
+    pub slots: BTreeSet<SlotId>,
     /// Whether it is connected according to its row.
     pub connected: bool,
     /// Whether the master has a connection to it; `None` = not known.

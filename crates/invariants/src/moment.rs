@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use det_ids::{
-    AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, RunId, TaskId, TrialId,
+    AllocationId, ContainerId, ExperimentId, PlaceId, RequestId, RunId, SlotId, TaskId, TrialId,
 };
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::experiment::ExperimentState;
@@ -40,9 +40,9 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
 fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     let allocations: HashMap<&AllocationId, &Allocation> =
         snapshot.allocations.iter().map(|a| (&a.id, a)).collect();
-    let places: HashMap<&PlaceId, &BTreeSet<u32>> =
+    let places: HashMap<&PlaceId, &BTreeSet<SlotId>> =
         snapshot.places.iter().map(|a| (&a.id, &a.slots)).collect();
-    let mut holders: HashMap<(&PlaceId, u32), &ContainerId> = HashMap::new();
+    let mut holders: HashMap<(&PlaceId, SlotId), &ContainerId> = HashMap::new();
     let mut given: HashMap<&AllocationId, i64> = HashMap::new();
     for container in &snapshot.containers {
         let sum = given.entry(&container.allocation_id).or_default();

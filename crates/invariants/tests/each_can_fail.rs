@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use det_ids::{ExperimentId, RunId, TrialId};
+use det_ids::{ExperimentId, RunId, SlotId, TrialId};
 use det_invariants::{
     Allocation, Checkpoint, Container, Event, Experiment, Place, Process, Refusal, Report,
     ReportContent, Search, Snapshot, Task, Trial, check,
@@ -105,12 +105,12 @@ fn sound() -> Snapshot {
             id: "container".into(),
             allocation_id: "task-1.2".into(),
             place_id: "agent".into(),
-            slots: BTreeSet::from([0, 1]),
+            slots: BTreeSet::from([0, 1].map(SlotId)),
             ended: false,
         }],
         places: vec![Place {
             id: "agent".into(),
-            slots: BTreeSet::from([0, 1]),
+            slots: BTreeSet::from([0, 1].map(SlotId)),
             connected: true,
             connection: Some(true),
             holds: Some(BTreeSet::from(["container".into()])),
@@ -194,13 +194,13 @@ fn every_damage_is_seen() {
             s.containers.push(twin);
         }),
         (1, "a slot that the agent does not have", |s| {
-            s.places[0].slots.remove(&1);
+            s.places[0].slots.remove(&SlotId(1));
         }),
         (1, "a container of an ended allocation", |s| {
             s.containers[0].allocation_id = "task-1.1".into();
         }),
         (1, "a gang with too few slots", |s| {
-            s.containers[0].slots.remove(&1);
+            s.containers[0].slots.remove(&SlotId(1));
         }),
         (2, "a second live allocation", |s| {
             let mut twin = s.allocations[1].clone();

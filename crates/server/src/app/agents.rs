@@ -111,7 +111,7 @@ impl Agents {
         &self,
         actor: &Actor,
         agent_id: &PlaceId,
-        slot: Option<u32>,
+        slot: Option<SlotId>,
         service: Service,
     ) -> AppResult<AgentView> {
         let what = slot.map_or("agents", |_| "slots");
@@ -121,7 +121,7 @@ impl Agents {
         let (this, cause) = (self.clone(), Cause::actor(actor.name()));
         let event = Event::ServiceChanged {
             place: agent_id.clone(),
-            slot: slot.map(SlotId),
+            slot,
             service,
             cause,
         };
@@ -145,12 +145,12 @@ impl Agents {
         &self,
         tx: &mut WriteTx,
         agent_id: &PlaceId,
-        slot: Option<u32>,
+        slot: Option<SlotId>,
     ) -> AppResult<()> {
         let found = places::find(&mut tx.conn(), agent_id).await?;
         let row = found.ok_or_else(|| AppError::not_found("agent", agent_id))?;
         match slot {
-            Some(slot) if !row.capacity.slots().contains(&SlotId(slot)) => {
+            Some(slot) if !row.capacity.slots().contains(&slot) => {
                 Err(AppError::not_found("slot", format!("{agent_id}/{slot}")))
             }
             _ => Ok(()),

@@ -7,7 +7,7 @@ use det_api_types::agents::{
     EnableAgentResponse, EnableSlotResponse, GetAgentResponse, GetAgentsQuery, GetAgentsResponse,
     GetSlotResponse, GetSlotsResponse, RevokeAgentResponse,
 };
-use det_ids::{AgentId, PlaceId};
+use det_ids::{AgentId, PlaceId, SlotId};
 use det_scheduler::Service;
 
 use crate::app::reads;
@@ -34,12 +34,12 @@ pub fn routes() -> Routes {
 /// An agent and one of its slots, from a path.
 type SlotPath = Result<Path<(PlaceId, String)>, PathRejection>;
 
-fn slot_path(path: SlotPath) -> AppResult<(PlaceId, u32)> {
+fn slot_path(path: SlotPath) -> AppResult<(PlaceId, SlotId)> {
     let Path((agent_id, slot)) =
         path.map_err(|_| AppError::invalid("the address of this request cannot be read"))?;
     // Clients send the last part of a slot's key, which other masters write with leading zeros.
     match slot.parse() {
-        Ok(number) => Ok((agent_id, number)),
+        Ok(number) => Ok((agent_id, SlotId(number))),
         Err(_) => Err(AppError::invalid(format!(
             "\"{}\" in the request's address must be the number of a slot",
             slot.escape_debug()

@@ -70,7 +70,7 @@ async fn load(master: &Master, tx: &mut WriteTx) -> Result<Snapshot, StoreError>
     }
     for row in places::list(&mut tx.conn()).await? {
         snapshot.places.push(Place {
-            slots: row.capacity.slots().iter().map(|slot| slot.0).collect(),
+            slots: row.capacity.slots().into_iter().collect(),
             connected: row.disconnected_at.is_none(),
             connection: Some(master.places.connected.has(&row.id)),
             holds: None,
@@ -108,7 +108,7 @@ async fn load_task(
         let containers = allocations::containers(&mut tx.conn(), &allocation.id).await?;
         for container in containers {
             snapshot.containers.push(Container {
-                slots: container.slots.iter().map(|slot| slot.0).collect(),
+                slots: container.slots.iter().copied().collect(),
                 ended: container.ended_at.is_some(),
                 id: container.id,
                 allocation_id: container.allocation_id,

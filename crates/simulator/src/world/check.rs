@@ -223,7 +223,7 @@ impl World {
             let host = self.hosts.iter().find(|h| h.id == row.id);
             Place {
                 id: row.id.clone(),
-                slots: row.slots().map(|slot| slot.0).collect(),
+                slots: row.slots().collect(),
                 connected: row.is_connected(),
                 connection: connections.map(|known| known.contains_key(&row.id)),
                 holds: host.map(|h| h.records.keys().cloned().collect()),
@@ -453,7 +453,7 @@ fn container(of: &rows::Container) -> Container {
         id: row.id.clone(),
         allocation_id: row.allocation_id.clone(),
         place_id: row.place.clone(),
-        slots: of.slots.iter().map(|slot| slot.0).collect(),
+        slots: of.slots.iter().copied().collect(),
         ended: row.ended_at.is_some(),
     }
 }

@@ -190,8 +190,8 @@ pub(crate) fn one((row, live, uses): &AgentView) -> Agent {
 }
 
 /// One slot of an agent.
-pub(crate) fn slot(view: &AgentView, number: u32) -> AppResult<Slot> {
-    let slot = one(view).slots.remove(&SlotId(number));
+pub(crate) fn slot(view: &AgentView, number: SlotId) -> AppResult<Slot> {
+    let slot = one(view).slots.remove(&number);
     slot.ok_or_else(|| {
         AppError::not_found(
             "slot",
