@@ -27,8 +27,8 @@ use det_store::{Conn, Store, StoreError, allocations, experiments, places};
 use det_taskspec::{PlaceRuntime, TaskKind};
 use fits::Fits;
 pub(crate) use fits::{demands_of, request, request_in, request_of};
+pub(crate) use planned::{allocations_of_pools, host_ports, older_services};
 use planned::{entry, place_snapshot, work};
-pub(crate) use planned::{host_ports, namespaces, older_services};
 
 /// The cache, shared. Cheap to clone.
 #[derive(Clone, Default)]

@@ -1,20 +1,21 @@
 //! Places: where containers run, whatever resource manager they belong to. Joining, leaving, what they report, and what
 //! they are to run: the master's side of [`det_rm::Core`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use det_config::units::format_duration;
 use det_failpoints::failpoint;
-use det_ids::{AllocationId, ContainerId, InstanceId, Micros, PlaceId, WorkspaceId};
+use det_ids::{AllocationId, ContainerId, InstanceId, Micros, PlaceId, TaskId, WorkspaceId};
 use det_lifecycle::container::{DesiredState, ObservedState};
 use det_lifecycle::record::ActorName;
 use det_orchestrator::{Absence, Cause, Event, LogLevel, Place};
 use det_rm::{
-    ContainerStart, Core, Fit, GrowthCore, GrowthState, Health, JoinedPlace, NamespaceCore,
-    Namespaces, WaitingGang,
+    AttemptOf, ContainerStart, Core, Fit, GrowthCore, GrowthState, Health, JoinedPlace,
+    LiveAttempt, NamespaceCore, Namespaces, WaitingGang,
 };
+use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::places::{self, PlaceRow};
 use det_store::{StoreError, WriteTx, namespaces};
 use det_taskspec::ContainerExit;
@@ -29,7 +30,7 @@ use crate::app::workspaces::HomeChanges;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::hub::{Subscription, Topic};
 use crate::leases::{ConnectedPlaces, Lease};
-use crate::live::{self, Live, LiveCache, namespaces as namespaces_in};
+use crate::live::{self, Live, LiveCache};
 
 /// The places of all resource managers. Cheap to clone.
 #[derive(Clone)]
@@ -344,6 +345,26 @@ impl Core for Places {
     }
 }
 
+impl Places {
+    /// Live allocations with what they are attempts of.
+    async fn attempts_of(
+        &self,
+        live: Vec<Arc<AllocationRow>>,
+    ) -> AppResult<BTreeMap<AllocationId, LiveAttempt>> {
+        let task_ids: Vec<TaskId> = live.iter().map(|row| row.task_id.clone()).collect();
+        let tasks = {
+            let mut conn = self.context.store.read().await?;
+            allocations::tasks(&mut conn.conn(), &task_ids).await?
+        };
+        let tasks: HashMap<&TaskId, &TaskRow> = tasks.iter().map(|task| (&task.id, task)).collect();
+        let attempts = live.iter().map(|row| {
+            let task = tasks.get(&row.task_id).copied();
+            (row.id.clone(), live_attempt(row, task))
+        });
+        Ok(attempts.collect())
+    }
+}
+
 impl GrowthCore for Places {
     fn waiting_changes(&self, _: &str) -> Subscription {
         self.context.hub.subscribe(Topic::Growth)
@@ -370,10 +391,10 @@ impl NamespaceCore for Places {
         let pools = managers.iter().filter(|it| it.name == manager);
         let pools = pools.flat_map(|it| it.pools.iter().map(|pool| pool.name.clone()));
         let pools: BTreeSet<String> = pools.collect();
-        let in_use = self.live.look(&self.context.store, |cache| {
-            namespaces_in(cache, |pool| pools.contains(pool))
+        let live = self.live.look(&self.context.store, |cache| {
+            live::allocations_of_pools(cache, |pool| pools.contains(pool))
         });
-        let in_use = in_use.await?;
+        let in_use = self.attempts_of(live.await?).await?;
         Ok(self.homes.known().namespaces(manager, in_use))
     }
 
@@ -387,6 +408,25 @@ impl NamespaceCore for Places {
                 })
             })
             .await
+    }
+}
+
+/// An allocation with what it is an attempt of. `task` = its task; with an older allocation than the task's newest, which is
+/// the one that lives, that is not known.
+fn live_attempt(row: &AllocationRow, task: Option<&TaskRow>) -> LiveAttempt {
+    let attempt = task.and_then(|task| u32::try_from(task.attempts).ok());
+    let attempt = attempt.filter(|attempt| row.task_id.allocation(*attempt) == row.id);
+    LiveAttempt {
+        namespace: row.namespace.clone(),
+        placed_at: row.placed_at.map(Micros),
+        of: attempt.map(|attempt| AttemptOf {
+            kind: row.kind,
+            task_id: row.task_id.clone(),
+            experiment_id: row.experiment_id,
+            trial_id: row.trial_id,
+            run_id: row.run_id,
+            attempt,
+        }),
     }
 }
 

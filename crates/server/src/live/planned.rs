@@ -1,11 +1,9 @@
 //! Live rows in the form that the planner gets.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use det_ids::{AllocationId, Micros, PlaceId, TaskId};
+use det_ids::{Micros, PlaceId, TaskId};
 use det_orchestrator::Course;
-use det_rm::{AttemptOf, LiveAttempt};
 use det_scheduler::{Job, Misfits, PlaceSnapshot, Request, SlotState, Work};
 use det_store::allocations::AllocationRow;
 use det_store::experiments::JobRow;
@@ -55,35 +53,15 @@ pub(super) fn place_snapshot<'a>(
     snapshot
 }
 
-/// The allocations of some pools with when they were placed, and the Kubernetes namespaces that they were placed in, if they
-/// were in any.
-pub(crate) fn namespaces(
+/// The allocations of some pools.
+pub(crate) fn allocations_of_pools(
     cache: &LiveCache,
     is_of: impl Fn(&str) -> bool,
-) -> BTreeMap<AllocationId, LiveAttempt> {
+) -> Vec<Arc<AllocationRow>> {
     let rows = cache.allocations.values().map(|allocation| &allocation.row);
-    let rows = rows.filter(|row| is_of(&row.resource_pool));
-    let attempts = rows.map(|row| {
-        let attempt = LiveAttempt {
-            namespace: row.namespace.clone(),
-            placed_at: row.placed_at.map(Micros),
-            of: attempt_of(row),
-        };
-        (row.id.clone(), attempt)
-    });
-    attempts.collect()
-}
-
-fn attempt_of(row: &AllocationRow) -> Option<AttemptOf> {
-    let attempt = row.id.as_str().strip_prefix(row.task_id.as_str())?;
-    Some(AttemptOf {
-        kind: row.kind,
-        task_id: row.task_id.clone(),
-        experiment_id: row.experiment_id,
-        trial_id: row.trial_id,
-        run_id: row.run_id,
-        attempt: attempt.strip_prefix('.')?.parse().ok()?,
-    })
+    rows.filter(|row| is_of(&row.resource_pool))
+        .cloned()
+        .collect()
 }
 
 /// The ports that live allocations have, on the hosts that there are. `reserved` are given to none.
