@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use det_ids::{ContainerId, PlaceId, SlotId};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::page::{OrderBy, Pagination};
@@ -95,9 +95,7 @@ pub struct SlotUsage {
 #[serde(rename_all = "camelCase", default)]
 pub struct Slot {
     /// Number on the agent, as text.
-    #[serde(serialize_with = "as_text")]
-    #[schema(value_type = String)]
-    pub id: SlotId,
+    pub id: String,
     /// The device.
     pub device: Device,
     /// Whether work may be placed on it.
@@ -135,12 +133,6 @@ pub struct SlotStats {
     pub type_stats: BTreeMap<String, DeviceStats>,
     /// By product name.
     pub brand_stats: BTreeMap<String, DeviceStats>,
-}
-
-/// Writes the number of a slot as clients have it, as text; both are read.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn as_text<S: Serializer>(slot: &SlotId, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(slot)
 }
 
 /// An agent.

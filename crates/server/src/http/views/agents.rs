@@ -131,7 +131,7 @@ pub fn agent(row: &PlaceRow, live: &[&ContainerRow]) -> Agent {
         .map(|own| {
             let service = row.services.of_slot(own.id);
             let slot = Slot {
-                id: own.id,
+                id: own.id.to_string(),
                 device: device(own),
                 enabled: takes_work && service == Service::Enabled,
                 container: holder.remove(&own.id),
