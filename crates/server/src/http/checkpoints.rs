@@ -12,7 +12,7 @@ use det_api_types::checkpoints::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::Int64;
-use det_ids::{AllocationId, CheckpointId, ExperimentId, StorageId};
+use det_ids::{CheckpointId, ExperimentId, StorageId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 

@@ -11,10 +11,7 @@ use det_api_types::logs::{
 };
 use det_api_types::page::{Empty, OrderBy};
 use det_api_types::wire::{SalvagedElement, Timestamp};
-use det_ids::{
-    AgentId, AllocationId, ContainerId, LogLevel, LogLineId, LogSource, SpoolId, TaskId, TrialId,
-    Word,
-};
+use det_ids::{LogLevel, LogLineId, LogSource, SpoolId, TaskId, TrialId, Word};
 use det_store::logs::{LogLine, Origin, PackedLines, Packer, pack};
 use serde::Serialize;
 use tokio::sync::mpsc;
