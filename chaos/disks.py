@@ -169,7 +169,7 @@ def full_agent(stage: Stage) -> None:
                 seen=world.describe,
             )
             stays_true("the agent lives", world.part("agent-1").running, throughout=2.0)
-            # It gets nothing new until there is space, and says why.
+            # It gets nothing new until there is space, and names the reason.
             shown = wait_for("the fault of the agent", lambda: faulty(world), within=30, seen=world.describe)
             if shown["enabled"] or not FULL.search(shown["fault"]):
                 what = "it takes new work, or does not name the full disk"

@@ -113,7 +113,7 @@ pub(crate) async fn require_space(directory: &Path) -> Result<(), String> {
 fn write_some(directory: &Path) -> io::Result<()> {
     let path = directory.join(PROBE_FILE);
     let written = File::create(&path).and_then(|mut file| {
-        file.write_all(&[0; PROBE_BYTES])?;
+        file.write_all(&vec![0; PROBE_BYTES])?;
         file.sync_data()
     });
     match fs::remove_file(&path) {

@@ -407,6 +407,15 @@ impl Live {
     }
 }
 
+/// What the places of these pools start containers with.
+pub(crate) fn runtimes(cache: &LiveCache, pools: &[String]) -> BTreeSet<PlaceRuntime> {
+    let places = cache.places.values();
+    places
+        .filter(|place| pools.contains(&place.row.resource_pool))
+        .map(|place| place.row.runtime.clone())
+        .collect()
+}
+
 /// The attempts of trials whose code runs: their containers have met, and none of them was asked to end.
 pub(crate) fn running_trials(cache: &LiveCache) -> Vec<Arc<AllocationRow>> {
     let rows = cache.allocations.values().map(|known| &known.row);
@@ -570,15 +579,6 @@ impl LiveCache {
             .values()
             .filter(|place| place.row.resource_pool == pool)
             .map(|place| place_snapshot(place, self.on(&place.row.id), aux_limit))
-            .collect()
-    }
-
-    /// What the places of these pools start containers with.
-    pub(crate) fn runtimes(&self, pools: &[String]) -> BTreeSet<PlaceRuntime> {
-        let places = self.places.values();
-        places
-            .filter(|place| pools.contains(&place.row.resource_pool))
-            .map(|place| place.row.runtime.clone())
             .collect()
     }
 

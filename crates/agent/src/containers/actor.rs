@@ -159,7 +159,7 @@ impl Actor {
     }
 
     async fn fail(&mut self, error: LaunchError) {
-        let exit = match self.container.confirmed(error).await {
+        let exit = match error.confirmed(&self.container.shared).await {
             LaunchError::Killed => ContainerExit::Killed,
             LaunchError::Task(message) => {
                 self.container.log_line(LogLevel::Error, message.clone());

@@ -21,7 +21,8 @@ use super::{Session, SharedState};
 use crate::host;
 use crate::options::{EndedContainers, TaskLimits};
 use crate::runtime::container_body::HOST;
-use crate::runtime::engine::{ContainerContext, Engine, EngineError, EngineState, Obstacle};
+use crate::runtime::engine::{ContainerContext, Engine, EngineState};
+use crate::runtime::engine_error::{EngineError, Obstacle};
 use crate::runtime::process::ProcessRuntime;
 
 /// Time between asking a container to end and killing everything in it, in addition to the script's grace period.
@@ -75,6 +76,23 @@ impl From<EngineError> for LaunchError {
 }
 
 impl LaunchError {
+    /// What it is once it is known whether this host can start anything; never suspected. That the host cannot is reported
+    /// to the master.
+    pub(super) async fn confirmed(self, shared: &SharedState) -> Self {
+        if !matches!(self, Self::Fault(_) | Self::Suspected(_)) {
+            return self;
+        }
+        let found = host::look(shared).await;
+        if let Err(reason) = &found {
+            shared.host_fault.note(reason);
+        }
+        match (found, self) {
+            (Ok(()), Self::Suspected(message)) => Self::Host(message),
+            (Err(_), Self::Suspected(message)) => Self::Fault(message),
+            (_, error) => error,
+        }
+    }
+
     /// The files of a container could not be made, as `message` describes: it may be a name that the task chose, or the
     /// state of this host.
     fn of_access(message: String, error: &io::Error) -> Self {
@@ -156,22 +174,6 @@ impl Container {
     /// The engine of its runtime; waits until it answers.
     pub(super) async fn engine(&self) -> &Engine {
         self.shared.runtimes.engine(self.runtime).await
-    }
-
-    /// An error of a start, once it is known whether this host can start anything. That it cannot is reported to the master.
-    pub(super) async fn confirmed(&self, error: LaunchError) -> LaunchError {
-        if !matches!(error, LaunchError::Fault(_) | LaunchError::Suspected(_)) {
-            return error;
-        }
-        let found = host::look(&self.shared).await;
-        if let Err(reason) = &found {
-            self.shared.host_fault.note(reason);
-        }
-        match (found, error) {
-            (Ok(()), LaunchError::Suspected(message)) => LaunchError::Host(message),
-            (Err(_), LaunchError::Suspected(message)) => LaunchError::Fault(message),
-            (_, error) => error,
-        }
     }
 
     /// Starts it, with the files of its directory.

@@ -3,6 +3,7 @@
 pub(crate) mod cgroup;
 pub(crate) mod container_body;
 pub(crate) mod engine;
+pub(crate) mod engine_error;
 pub(crate) mod guard;
 mod image_accounts;
 mod inspect;
@@ -20,7 +21,8 @@ use tokio::sync::OnceCell;
 
 use crate::containers::store::RuntimeKind;
 use crate::options::RuntimeChoice;
-use engine::{Engine, EngineError};
+use engine::Engine;
+use engine_error::EngineError;
 use process::ProcessRuntime;
 
 /// How long an engine may take to answer if it is configured by name.

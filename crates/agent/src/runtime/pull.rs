@@ -8,7 +8,7 @@ use bollard::auth::DockerCredentials;
 use bollard::models::CreateImageInfo;
 use det_taskspec::{RegistryAuth, registry_of};
 
-use super::engine::EngineError;
+use super::engine_error::EngineError;
 use super::logins;
 
 /// The shortest time between two progress lines of a pull.

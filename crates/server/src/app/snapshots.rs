@@ -12,7 +12,7 @@ use crate::app::limits::Limits;
 use crate::app::managers::Managers;
 use crate::app::pools::Pools;
 use crate::error::AppResult;
-use crate::live::{Live, LiveCache};
+use crate::live::{self, Live, LiveCache};
 
 /// Looks at what is live, pool by pool. Cheap to clone.
 #[derive(Clone)]
@@ -81,7 +81,7 @@ impl Snapshots {
 
     /// What the places of these pools start containers with; empty = they have no places now.
     pub(super) async fn runtimes(&self, pools: &[String]) -> AppResult<BTreeSet<PlaceRuntime>> {
-        let look = |cache: &LiveCache| cache.runtimes(pools);
+        let look = |cache: &LiveCache| live::runtimes(cache, pools);
         Ok(self.live.look(&self.context.store, look).await?)
     }
 
