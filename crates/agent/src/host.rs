@@ -23,6 +23,8 @@ const PROBE_FILE: &str = "probe";
 const PROBE_BYTES: usize = 64 << 10;
 /// Bytes that must be free where containers have their files: less is as good as nothing.
 const LEAST_SPACE: u64 = 4 << 20;
+/// How long a look may take: what hangs starts nothing either.
+const LOOK_WITHIN: Duration = Duration::from_secs(30);
 /// The pause before the next look while a look finds something.
 pub(crate) const LOOK_PAUSE: Duration = Duration::from_secs(5);
 
@@ -69,6 +71,15 @@ pub(crate) async fn watch(shared: &SharedState) -> Infallible {
 
 /// Whether a container could be started: its files can be written, and the engine could take it. The error is for users.
 pub(crate) async fn look(shared: &SharedState) -> Result<(), String> {
+    let found = tokio::time::timeout(LOOK_WITHIN, look_at(shared)).await;
+    found.unwrap_or_else(|_| {
+        Err(format!(
+            "its disk or its container engine does not answer within {LOOK_WITHIN:?}"
+        ))
+    })
+}
+
+async fn look_at(shared: &SharedState) -> Result<(), String> {
     let directory = shared.data_dir.path().to_owned();
     let written = {
         let directory = directory.clone();

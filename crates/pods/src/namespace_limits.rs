@@ -115,7 +115,8 @@ impl NamespaceLimits {
         ))
     }
 
-    /// Why quotas do not admit a task's pods at present; `None` = they do, as far as is known. A quota of a resource refuses pods that name no amount of it: such a task is held to need one unit.
+    /// Why quotas do not admit a task's pods at present; `None` = they do, as far as is known. A quota of a resource refuses
+    /// pods that name no amount of it: such a task is held to need one unit.
     pub fn refuses(&self, namespace: &str, demand: QuotaDemand<'_>) -> Option<QuotaRefusal> {
         let needed = needed(demand);
         self.quotas.iter().find_map(|(name, quota)| {

@@ -23,6 +23,8 @@ use crate::messages::Message;
 use crate::observing::Observer;
 use crate::settings::{GrowthSettings, Settings};
 
+/// Characters of a reason for which a task was given up.
+const MOST_REASON: usize = 500;
 /// How long a task that was given up does not ask; each further time twice as long.
 const FIRST_PAUSE: Duration = Duration::from_mins(5);
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
@@ -262,7 +264,8 @@ impl Placeholders {
             "the cluster did not grow for a task that waits"
         );
         let given_up = GivenUp {
-            reason,
+            // It may quote demands of the task, and is in each report.
+            reason: reason.chars().take(MOST_REASON).collect(),
             until: after(now, length),
             length,
         };

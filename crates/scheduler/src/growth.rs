@@ -11,6 +11,8 @@ use crate::prepared::{PlaceView, PreparedPool, Service, WaitingRequest};
 use crate::reason::{BlockingCause, WaitReason};
 use crate::space::Parts;
 
+/// Shapes that the pool has nothing for which one pass tries at most: users can submit many.
+const MOST_UNFIT: usize = 1_000;
 /// Requests that places are added for after one pass at most: with more of them, places that are added for these come first.
 const MOST_GROWN_FOR: usize = 1_000;
 
@@ -94,6 +96,7 @@ pub(crate) fn growth<'r>(
     // Shapes that the pool has nothing for however it grows. It only becomes fuller, so that each of them is tried once: a
     // queue full of such requests costs little, and does not hide one behind them that growth helps.
     let mut unfit = ShapeSet::new(prepared.shapes.len());
+    let mut unfit_shapes = 0;
     for (number, waiting) in prepared.requests.iter().enumerate() {
         let Some(reason) = reason_of(number) else {
             continue;
@@ -110,6 +113,10 @@ pub(crate) fn growth<'r>(
         let grown = grown.get_or_insert_with(|| GrownPool::new(prepared, added, placed));
         let Some(taken) = grown.take(&prepared.settings, waiting) else {
             unfit.insert(shape);
+            unfit_shapes += 1;
+            if unfit_shapes == MOST_UNFIT {
+                break;
+            }
             continue;
         };
         served.insert(id);

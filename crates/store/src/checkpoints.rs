@@ -227,7 +227,8 @@ pub async fn in_removal(conn: &mut Conn<'_>) -> Result<Vec<CheckpointRow>, Store
     Ok(fetch_all!(conn, CheckpointRow, IN_REMOVAL)?)
 }
 
-/// The storage of a location, which is given a number if it has none yet. `location` is its section of a configuration without secrets.
+/// The storage of a location, which is given a number if it has none yet. `location` is its section of a configuration
+/// without secrets.
 pub async fn storage_id(conn: &mut Conn<'_>, location: &str) -> Result<StorageId, StoreError> {
     let known = fetch_optional!(
         conn,

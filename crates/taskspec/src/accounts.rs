@@ -1,6 +1,6 @@
 //! Texts of the accounts that a task sees. A process has its own and those of its host: without one of its own, programs that
-//! ask for the name or the home directory of their user fail. A container, also of a pod, has the accounts of its image; for
-//! images that also look in its run directory (`docs/contract/task-environment.md`, "Accounts"), it has one of its own.
+//! ask for the name or the home directory of their user fail. A container has the accounts of its image, on an engine with that
+//! of its user; for images that also look in its run directory (`docs/contract/task-environment.md`, "Accounts"), it has one of its own.
 
 use crate::{TaskFile, TaskUser};
 
@@ -46,7 +46,7 @@ pub fn passwd_of_image(user: &TaskUser, home: &str, image: &str) -> Option<Strin
         return None;
     }
     let entry = |name: &str| format!("{name}:x:{uid}:{}::{}:{}", user.gid, plain(home), SHELLS[1]);
-    changed(with_host(&[&user.user, &user.user], entry, image), image)
+    changed(with_host(&[&user.user], entry, image), image)
 }
 
 /// The same of its `/etc/group`.
@@ -56,7 +56,7 @@ pub fn groups_of_image(user: &TaskUser, image: &str) -> Option<String> {
         return None;
     }
     let entry = |name: &str| format!("{name}:x:{gid}:");
-    changed(with_host(&[&user.group, &user.group], entry, image), image)
+    changed(with_host(&[&user.group], entry, image), image)
 }
 
 /// Whether a text has this name with this id, the third field.
@@ -117,7 +117,7 @@ impl Account<'_> {
 }
 
 /// The entries of these names, each once, before those of the host.
-fn with_host(names: &[&String; 2], entry: impl Fn(&str) -> String, host: &str) -> String {
+fn with_host(names: &[&String], entry: impl Fn(&str) -> String, host: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for name in names {
         let line = entry(name);

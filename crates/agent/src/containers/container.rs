@@ -328,14 +328,12 @@ impl Container {
                 },
             )
             .await?;
-        let user = &self.spec.user;
-        let home = user.work_dir(&self.spec.script.work_dir);
-        if let Err(reason) = engine.add_account(&id, user, &home).await {
+        if let Err(reason) = engine.add_account(&id, &self.spec).await {
             self.log_line(
                 LogLevel::Warning,
                 format!(
                     "the account \"{}\" could not be added to those of the image: {reason}",
-                    user.user
+                    self.spec.user.user
                 ),
             );
         }

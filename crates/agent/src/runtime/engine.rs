@@ -18,7 +18,7 @@ use bollard::query_parameters::{
     ListContainersOptionsBuilder, RemoveContainerOptionsBuilder, WaitContainerOptionsBuilder,
 };
 use det_ids::{AgentId, ClusterId, ContainerId, InstanceId};
-use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, RegistryAuth, TaskUser};
+use det_taskspec::{ContainerSpec, DeviceKind, EMPTY_IMAGE, RegistryAuth};
 use futures::StreamExt;
 use nix::sys::signal::Signal;
 
@@ -328,13 +328,12 @@ impl Engine {
     }
 
     /// Adds the account of a linked user to a created container whose image does not have it. The error is for users.
-    pub(crate) async fn add_account(
-        &self,
-        id: &str,
-        user: &TaskUser,
-        home: &str,
-    ) -> Result<(), String> {
-        image_accounts::add(&self.docker, id, user, home).await
+    pub(crate) async fn add_account(&self, id: &str, spec: &ContainerSpec) -> Result<(), String> {
+        if !image_accounts::concerns(spec) {
+            return Ok(());
+        }
+        let home = spec.user.work_dir(&spec.script.work_dir);
+        image_accounts::add(&self.docker, id, &spec.user, &home).await
     }
 
     /// Starts a created container.

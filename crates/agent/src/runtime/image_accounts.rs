@@ -1,22 +1,30 @@
 //! The account of a task's user in a container whose image does not have it: without one, programs that ask for the name of
 //! their user fail, sessions of a shell are refused, and the home directory is `/`.
 //!
-//! It is written into `/etc/passwd` and `/etc/group` of the created container, which is the only one that sees them.
+//! It is written into `/etc/passwd` and `/etc/group` of the created container, which is the only one that sees them. The
+//! engine does that as root, and with the mounts of the container in place: containers with mounts that a user chose are left
+//! as they are, and images whose `/etc` is not a directory of their own, since what is written could be elsewhere.
 
 use std::io::Read as _;
+use std::time::Duration;
 
 use bollard::Docker;
 use bollard::query_parameters::{
-    DownloadFromContainerOptionsBuilder, UploadToContainerOptionsBuilder,
+    ContainerArchiveInfoOptionsBuilder, DownloadFromContainerOptionsBuilder,
+    UploadToContainerOptionsBuilder,
 };
-use det_taskspec::TaskUser;
 use det_taskspec::accounts::{groups_of_image, passwd_of_image};
+use det_taskspec::{ContainerSpec, EMPTY_IMAGE, TaskUser};
 use futures::StreamExt as _;
 
 use super::engine::{is_absent, sentence};
 
 /// Bytes of such a file that are read at most, with those of its archive.
 const MOST_BYTES: usize = 1 << 20;
+/// How long all of it may take.
+const WITHIN: Duration = Duration::from_secs(30);
+/// The bit of a file's mode by which the engine reports a directory (`ModeDir` of Go's `io/fs`).
+const IS_DIRECTORY: u32 = 1 << 31;
 /// Where the files are.
 const DIRECTORY: &str = "/etc";
 
@@ -28,8 +36,30 @@ pub(super) async fn add(
     user: &TaskUser,
     home: &str,
 ) -> Result<(), String> {
-    if user.uid == 0 {
-        return Ok(());
+    let added = tokio::time::timeout(WITHIN, add_to(docker, id, user, home)).await;
+    added.unwrap_or_else(|_| Err(format!("the engine took longer than {WITHIN:?}")))
+}
+
+/// Whether a container may get an account: it has a user other than root, an image with files, and no mount that a user
+/// chose.
+pub(super) fn concerns(spec: &ContainerSpec) -> bool {
+    spec.user.uid != 0 && spec.image != EMPTY_IMAGE && spec.mounts.iter().all(|mount| mount.trusted)
+}
+
+async fn add_to(docker: &Docker, id: &str, user: &TaskUser, home: &str) -> Result<(), String> {
+    let options = ContainerArchiveInfoOptionsBuilder::new()
+        .path(DIRECTORY)
+        .build();
+    let is_directory = match docker.get_container_archive_info(id, Some(options)).await {
+        Ok(found) => {
+            // Podman names where each path leads, Docker where a link does.
+            let leads_here = ["", DIRECTORY].contains(&found.link_target.as_str());
+            found.file_mode & IS_DIRECTORY != 0 && leads_here
+        }
+        Err(fault) => return Err(sentence(&fault)),
+    };
+    if !is_directory {
+        return Err(format!("{DIRECTORY} is no directory of the image"));
     }
     let mut files = Vec::new();
     if let Some(file) = found(docker, id, "passwd").await? {

@@ -59,22 +59,27 @@ impl Neighbour {
     /// # Errors
     /// `/proc` cannot be read.
     pub(super) fn of(ends: Ends) -> io::Result<Self> {
+        let mut is_here = ends.client.ip().is_loopback() || ends.client.ip() == ends.master.ip();
         for pause in PAUSES {
             match Self::look(ends)? {
-                Some(found @ (Self::Beside | Self::Remote)) => return Ok(found),
-                Some(Self::Contained) | None => std::thread::sleep(pause),
+                Some(Self::Beside) => return Ok(Self::Beside),
+                found => is_here |= found.is_some(),
             }
+            std::thread::sleep(pause);
         }
-        // It was open on this machine a moment ago, or is held by what cannot be looked into.
-        Ok(Self::look(ends)?.unwrap_or(Self::Contained))
+        Ok(match Self::look(ends)? {
+            Some(found) => found,
+            // It was open on this machine a moment ago, or is held by what cannot be looked into.
+            None if is_here => Self::Contained,
+            None => Self::Remote,
+        })
     }
 
-    /// One look; `None` = it is on this machine, and no process was seen that has it.
+    /// One look; `None` = no socket of this machine is the client's.
     fn look(ends: Ends) -> io::Result<Option<Self>> {
         match socket_of(ends)? {
-            Some(socket) => held_by(&socket),
-            None if ends.client.ip().is_loopback() => Ok(None),
-            None => Ok(Some(Self::Remote)),
+            Some(socket) => held_by(&socket).map(Some),
+            None => Ok(None),
         }
     }
 }
@@ -106,7 +111,8 @@ fn inode_in(table: &str, ends: Ends) -> Option<&str> {
             let address = fields.next();
             forms.iter().any(|form| address == Some(form))
         };
-        let is_it = is_one_of(&local) & is_one_of(&remote);
+        let (is_local, is_remote) = (is_one_of(&local), is_one_of(&remote));
+        let is_it = is_local && is_remote;
         // A connection that is being closed has no socket any more.
         fields.nth(6).filter(|inode| is_it && *inode != "0")
     })
@@ -129,8 +135,9 @@ fn proc_form(address: SocketAddr, mapped: bool) -> String {
     form
 }
 
-/// Where the processes are that are seen to hold the socket: beside only if none is in another process namespace.
-fn held_by(socket: &str) -> io::Result<Option<Neighbour>> {
+/// Where the processes are that are seen to hold the socket: beside only if there are some, and none is in another process
+/// namespace.
+fn held_by(socket: &str) -> io::Result<Neighbour> {
     let own = namespace(Path::new("/proc/self"))?;
     let mut seen = false;
     for process in fs::read_dir("/proc")? {
@@ -142,19 +149,24 @@ fn held_by(socket: &str) -> io::Result<Option<Neighbour>> {
         }
         match namespace(&process) {
             Ok(its) if its == own && !is_forwarder(&process) => seen = true,
-            Ok(_) => return Ok(Some(Neighbour::Contained)),
+            Ok(_) => return Ok(Neighbour::Contained),
             // It has ended meanwhile, and holds nothing any more: another process may.
             Err(_) if !process.exists() => {}
-            Err(_) => return Ok(Some(Neighbour::Contained)),
+            Err(_) => return Ok(Neighbour::Contained),
         }
     }
-    Ok(seen.then_some(Neighbour::Beside))
+    Ok(if seen {
+        Neighbour::Beside
+    } else {
+        Neighbour::Contained
+    })
 }
 
 /// Whether a process opens connections for others, which are in containers.
 fn is_forwarder(process: &Path) -> bool {
-    let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
-    FORWARDERS.contains(&name.trim_end())
+    // What cannot be read may be one.
+    fs::read_to_string(process.join("comm"))
+        .map_or(true, |name| FORWARDERS.contains(&name.trim_end()))
 }
 
 /// Whether a process has the socket open; of processes that may not be looked into, no.
@@ -177,6 +189,7 @@ fn namespace(process: &Path) -> io::Result<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -199,27 +212,26 @@ mod tests {
         drop(client);
     }
 
-    #[test]
-    fn a_client_is_found_while_other_connections_come_and_go() {
+    /// Looks for a client again and again while something happens beside it.
+    fn is_found_beside(happens: impl FnMut() + Send) {
+        struct Ended<'a>(&'a AtomicBool);
+        impl Drop for Ended<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
         let (client, _served, ends) = connection();
-        let done = std::sync::atomic::AtomicBool::new(false);
-        let other = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = other.local_addr().unwrap();
+        let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut open = std::collections::VecDeque::new();
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                    let Ok(here) = TcpStream::connect(address) else {
-                        break;
-                    };
-                    open.push_back((here, other.accept().unwrap().0));
-                    if open.len() > 100 {
-                        open.pop_front();
-                    }
+            let mut happens = happens;
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    happens();
                 }
             });
+            let _ended = Ended(done);
             let found: Vec<_> = (0..100).map(|_| Neighbour::of(ends).unwrap()).collect();
-            done.store(true, std::sync::atomic::Ordering::Relaxed);
             assert!(
                 found.iter().all(|one| *one == Neighbour::Beside),
                 "{found:?}"
@@ -229,23 +241,25 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_found_while_children_start_that_have_its_socket_until_their_program_runs() {
-        let (client, _served, ends) = connection();
-        let done = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                    std::process::Command::new("true").status().unwrap();
-                }
-            });
-            let found: Vec<_> = (0..100).map(|_| Neighbour::of(ends).unwrap()).collect();
-            done.store(true, std::sync::atomic::Ordering::Relaxed);
-            assert!(
-                found.iter().all(|one| *one == Neighbour::Beside),
-                "{found:?}"
-            );
+    fn a_client_is_found_while_other_connections_come_and_go() {
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap();
+        let mut open = std::collections::VecDeque::new();
+        is_found_beside(move || {
+            if let Ok(here) = TcpStream::connect(address) {
+                open.push_back((here, other.accept().unwrap().0));
+            }
+            if open.len() > 100 {
+                open.pop_front();
+            }
         });
-        drop(client);
+    }
+
+    #[test]
+    fn a_client_is_found_while_children_start_that_have_its_socket_until_their_program_runs() {
+        is_found_beside(|| {
+            std::process::Command::new("true").status().unwrap();
+        });
     }
 
     #[test]

@@ -350,7 +350,10 @@ impl RemovalTasks {
             .unwrap_or_else(|| experiment.resource_pool.clone());
         self.pools.require(&pool)?;
         let own = &experiment.resource_pool;
-        if self.pools.require(own).is_ok() && !self.admission.run_alike(own, &pool).await? {
+        if self.pools.require(own).is_ok()
+            && self.pools.aux_limit(own) > 0
+            && !self.admission.run_alike(own, &pool).await?
+        {
             return Ok(own.clone());
         }
         Ok(pool)

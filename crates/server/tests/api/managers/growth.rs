@@ -110,8 +110,9 @@ async fn work_that_the_cluster_does_not_grow_for_leaves_its_nodes_to_what_is_beh
     core.report_growth("cloud", BTreeMap::new());
     waiting(&cluster, is_eight).await;
     // It comes back when its time has come, whether or not that is reported.
-    given_up(5);
+    given_up(3600);
     waiting(&cluster, is_four).await;
+    given_up(1);
     waiting(&cluster, is_eight).await;
     cluster.stop().await;
 }
