@@ -160,6 +160,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn nothing_is_written_as_root_where_a_users_mount_may_be() {
+        let mut spec = crate::testing::container_spec("c", "true");
+        spec.image = "ours".into();
+        spec.user = TaskUser {
+            user: "ada".into(),
+            uid: 1000,
+            group: "ada".into(),
+            gid: 1000,
+        };
+        spec.mounts = Vec::new();
+        assert!(concerns(&spec));
+        let mount = |trusted| det_taskspec::Mount {
+            host_path: "/home/ada".into(),
+            container_path: "/data".into(),
+            read_only: true,
+            propagation: "rprivate".into(),
+            create: false,
+            trusted,
+        };
+        spec.mounts = vec![mount(true)];
+        assert!(concerns(&spec), "an administrator chose it");
+        spec.mounts.push(mount(false));
+        assert!(!concerns(&spec));
+        spec.mounts.clear();
+        spec.user = TaskUser::default();
+        assert!(!concerns(&spec), "root has an account");
+    }
+
+    #[test]
     fn a_file_keeps_its_owner_and_its_mode() {
         let file = File {
             name: "passwd",
