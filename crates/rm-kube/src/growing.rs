@@ -250,7 +250,11 @@ impl Placeholders {
         }
     }
 
-    fn give_up(&mut self, id: &AllocationId, reason: String) {
+    fn give_up(&mut self, id: &AllocationId, mut reason: String) {
+        // It may quote demands of the task, and is in each report.
+        if let Some((end, _)) = reason.char_indices().nth(MOST_REASON) {
+            reason.truncate(end);
+        }
         let now = self.now();
         let before = self.given_up.get(id);
         // Several pods of one task may be refused together.
@@ -264,8 +268,7 @@ impl Placeholders {
             "the cluster did not grow for a task that waits"
         );
         let given_up = GivenUp {
-            // It may quote demands of the task, and is in each report.
-            reason: reason.chars().take(MOST_REASON).collect(),
+            reason,
             until: after(now, length),
             length,
         };

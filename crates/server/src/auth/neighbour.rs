@@ -214,8 +214,8 @@ mod tests {
 
     /// Looks for a client again and again while something happens beside it.
     fn is_found_beside(happens: impl FnMut() + Send) {
-        struct Ended<'a>(&'a AtomicBool);
-        impl Drop for Ended<'_> {
+        struct EndGuard<'a>(&'a AtomicBool);
+        impl Drop for EndGuard<'_> {
             fn drop(&mut self) {
                 self.0.store(true, Ordering::Relaxed);
             }
@@ -230,7 +230,7 @@ mod tests {
                     happens();
                 }
             });
-            let _ended = Ended(done);
+            let _guard = EndGuard(done);
             let found: Vec<_> = (0..100).map(|_| Neighbour::of(ends).unwrap()).collect();
             assert!(
                 found.iter().all(|one| *one == Neighbour::Beside),
