@@ -126,7 +126,7 @@ pub(crate) async fn a_repeated_batch_of_a_spool_is_taken_once(world: &World) {
 }
 
 pub(crate) async fn lines_of_an_unknown_task_are_refused(world: &World) {
-    assert!(!append(world, "nobody", 1..=2).await);
+    assert!(!append(world, "absent", 1..=2).await);
     assert!(
         read!(world, conn => logs::chunks_after(conn, &"absent".into(), LogLineId::default(), 5).await).is_empty()
     );
