@@ -37,6 +37,18 @@ struct Inner {
     connected: bool,
 }
 
+impl Inner {
+    /// Queues a message in place of those of its kind; without a connection the next one begins with it.
+    fn queue_newest(&mut self, message: ToMaster) {
+        if self.connected {
+            let kind = std::mem::discriminant(&message);
+            self.queue
+                .retain(|queued| std::mem::discriminant(queued) != kind);
+            self.queue.push_back(message);
+        }
+    }
+}
+
 impl Outbox {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Every change is complete before the guard is dropped, so a poisoned lock contains no incomplete change.
@@ -112,30 +124,20 @@ impl Outbox {
 
     /// Records what the devices are like now, and queues it for sending in place of what they were like before.
     pub(crate) fn devices(&self, devices: Vec<DeviceReport>) {
-        let mut inner = self.lock();
         let report = DevicesReport { devices };
+        let mut inner = self.lock();
         inner.devices = Some(report.clone());
-        if inner.connected {
-            inner
-                .queue
-                .retain(|message| !matches!(message, ToMaster::Devices(_)));
-            inner.queue.push_back(ToMaster::Devices(report));
-        }
+        inner.queue_newest(ToMaster::Devices(report));
         drop(inner);
         self.filled.notify_one();
     }
 
     /// Records what keeps the host from starting containers, or that nothing does, and queues it in the same way.
     pub(crate) fn host(&self, fault: Option<String>) {
-        let mut inner = self.lock();
         let report = HostReport { fault };
+        let mut inner = self.lock();
         inner.host = Some(report.clone());
-        if inner.connected {
-            inner
-                .queue
-                .retain(|message| !matches!(message, ToMaster::Host(_)));
-            inner.queue.push_back(ToMaster::Host(report));
-        }
+        inner.queue_newest(ToMaster::Host(report));
         drop(inner);
         self.filled.notify_one();
     }
