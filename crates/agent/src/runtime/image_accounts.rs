@@ -50,17 +50,19 @@ async fn add_to(docker: &Docker, id: &str, user: &TaskUser, home: &str) -> Resul
     let options = ContainerArchiveInfoOptionsBuilder::new()
         .path(DIRECTORY)
         .build();
-    let is_directory = match docker.get_container_archive_info(id, Some(options)).await {
+    let has_directory = match docker.get_container_archive_info(id, Some(options)).await {
         Ok(found) => {
             // Podman names where each path leads, Docker where a link does.
             let leads_here = ["", DIRECTORY].contains(&found.link_target.as_str());
-            found.file_mode & IS_DIRECTORY != 0 && leads_here
+            if found.file_mode & IS_DIRECTORY == 0 || !leads_here {
+                return Err(format!("{DIRECTORY} is no directory of the image"));
+            }
+            true
         }
+        // Podman makes it when the container starts, Docker when it is created.
+        Err(fault) if is_absent(&fault) => false,
         Err(fault) => return Err(sentence(&fault)),
     };
-    if !is_directory {
-        return Err(format!("{DIRECTORY} is no directory of the image"));
-    }
     let mut files = Vec::new();
     if let Some(file) = found(docker, id, "passwd").await? {
         let text = passwd_of_image(user, home, &file.text);
@@ -73,10 +75,8 @@ async fn add_to(docker: &Docker, id: &str, user: &TaskUser, home: &str) -> Resul
     if files.is_empty() {
         return Ok(());
     }
-    let archive = archive_of(&files).map_err(|error| error.to_string())?;
-    let options = UploadToContainerOptionsBuilder::new()
-        .path(DIRECTORY)
-        .build();
+    let archive = archive_of(&files, has_directory).map_err(|error| error.to_string())?;
+    let options = UploadToContainerOptionsBuilder::new().path("/").build();
     let body = bollard::body_full(archive.into());
     let written = docker.upload_to_container(id, Some(options), body).await;
     written.map_err(|fault| sentence(&fault))
@@ -142,15 +142,25 @@ fn read(archive: &[u8], name: &'static str) -> std::io::Result<Option<File>> {
     }))
 }
 
-fn archive_of(files: &[File]) -> std::io::Result<Vec<u8>> {
+/// An archive for the root of a container, with the directory of the files where the container has none.
+fn archive_of(files: &[File], has_directory: bool) -> std::io::Result<Vec<u8>> {
     let mut archive = tar::Builder::new(Vec::new());
+    let directory = DIRECTORY.trim_start_matches('/');
+    if !has_directory {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Directory);
+        header.set_size(0);
+        header.set_mode(0o755);
+        archive.append_data(&mut header, format!("{directory}/"), std::io::empty())?;
+    }
     for file in files {
         let mut header = tar::Header::new_gnu();
         header.set_size(file.text.len() as u64);
         header.set_mode(file.mode);
         header.set_uid(file.ids.0);
         header.set_gid(file.ids.1);
-        archive.append_data(&mut header, file.name, file.text.as_bytes())?;
+        let path = format!("{directory}/{}", file.name);
+        archive.append_data(&mut header, path, file.text.as_bytes())?;
     }
     archive.into_inner()
 }
@@ -196,7 +206,7 @@ mod tests {
             mode: 0o640,
             ids: (3, 4),
         };
-        let archive = archive_of(&[file]).unwrap();
+        let archive = archive_of(&[file], true).unwrap();
         let found = read(&archive, "passwd").unwrap().unwrap();
         assert_eq!(
             (found.text.as_str(), found.mode, found.ids),
