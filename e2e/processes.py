@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -18,11 +19,30 @@ CLUSTER_LABEL = "ai.determined.container.cluster"
 CONTAINER_LABEL = "ai.determined.container.id"
 
 
+# Below the ports that Linux gives to connections and to who asks for any (`ip_local_port_range`), above the well-known ones
+# and those that tests name.
+PORTS = range(10_000, 27_000)
+_kept: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A TCP port of the loopback address that no process listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of the loopback address that no process listens on, and that this process keeps for itself.
+
+    Masters come back at the port that they had: meanwhile nobody else may be given it. Test processes that ask here, and the
+    failpoint tests in Rust, keep a port by an abstract Unix socket with its number, which ends with the process.
+    """
+    for port in random.sample(PORTS, len(PORTS)):
+        keeper = socket.socket(socket.AF_UNIX)
+        try:
+            keeper.bind(f"\0det-test-port-{port}")
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            keeper.close()
+            continue
+        _kept.append(keeper)
+        return port
+    raise RuntimeError(f"all ports of {PORTS} are in use")
 
 
 def tail(path: pathlib.Path, lines: int = 40) -> str:

@@ -1,6 +1,8 @@
 //! The master as a process that ends and is started again, always at the same address and on the same database.
 
 use std::collections::BTreeMap;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::str::FromStr as _;
@@ -41,10 +43,27 @@ pub(crate) enum Database {
 pub(crate) struct Phoenix {
     directory: TempDir,
     pub(crate) port: u16,
+    _keeper: UnixListener,
     database: Option<(PgConnectOptions, String)>,
     child: Child,
     /// Whether it ended at its point.
     pub(crate) was_cut: bool,
+}
+
+/// A port that no other test is given while it is kept: a master that was cut leaves its port, and comes back to it. It is
+/// none of those that Linux gives to who asks for any, and the name of the socket is the one that `e2e/processes.py` uses.
+fn kept_port() -> (u16, UnixListener) {
+    let offset = u16::try_from(std::process::id() % 17_000).unwrap();
+    (0..17_000)
+        .map(|n| 10_000 + (offset + n) % 17_000)
+        .find_map(|port| {
+            let name = format!("det-test-port-{port}");
+            let address = SocketAddr::from_abstract_name(name).unwrap();
+            let keeper = UnixListener::bind_addr(&address).ok()?;
+            std::net::TcpListener::bind(("127.0.0.1", port)).ok()?;
+            Some((port, keeper))
+        })
+        .expect("a port that nothing uses")
 }
 
 async fn on_server(server: &PgConnectOptions, sql: String) {
@@ -56,11 +75,7 @@ impl Phoenix {
     pub(crate) async fn start(database: Database, arming: &str) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let directory = TempDir::new().unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let (port, keeper) = kept_port();
         let database = match database {
             Database::Sqlite => None,
             Database::Postgres(url) => {
@@ -77,6 +92,7 @@ impl Phoenix {
             child: Command::new("true").spawn().unwrap(),
             directory,
             port,
+            _keeper: keeper,
             database,
             was_cut: false,
         };
