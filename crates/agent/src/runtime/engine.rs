@@ -24,7 +24,7 @@ use nix::sys::signal::Signal;
 
 use super::engine_error::EngineError;
 use super::pull::{self, PullProgress};
-use super::{container_body, image_accounts, inspect, logins};
+use super::{container_body, image_accounts, inspect, logins, podman};
 use crate::containers::prepare::PreparedContainer;
 use crate::containers::store::{ContainerDir, RuntimeKind};
 use crate::devices::LocalDevice;
@@ -188,10 +188,15 @@ impl Engine {
             .iter()
             .flatten()
             .any(|component| component.name.to_ascii_lowercase().contains("podman"));
+        let version = version.version.unwrap_or_default();
         Ok(Self {
-            docker,
+            docker: if is_podman {
+                podman::with_calm_waits(docker, &version)
+            } else {
+                docker
+            },
             kind: if is_podman { RuntimeKind::Podman } else { kind },
-            version: version.version.unwrap_or_default(),
+            version,
             unlimited: MissingLimits::of(&info),
             root: info.docker_root_dir.map(PathBuf::from),
         })
@@ -297,7 +302,7 @@ impl Engine {
             .devices
             .iter()
             .any(|device| device.device.kind == DeviceKind::Cuda);
-        if gpus && self.kind == RuntimeKind::Podman && !podman_takes_cdi(&self.version) {
+        if gpus && self.kind == RuntimeKind::Podman && !podman::takes_cdi(&self.version) {
             return Err(EngineError::PodmanTooOld {
                 version: self.version.clone(),
             });
@@ -558,15 +563,6 @@ fn published(found: &ContainerInspectResponse) -> Vec<(u16, u16)> {
     list
 }
 
-/// Whether Podman of this version supports GPUs by CDI name.
-fn podman_takes_cdi(version: &str) -> bool {
-    let mut numbers = version
-        .split(['.', '-'])
-        .map(|part| part.parse::<u32>().unwrap_or(0));
-    let (major, minor) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    (major, minor) >= (5, 4)
-}
-
 pub(super) fn is_absent(fault: &EngineFault) -> bool {
     matches!(
         fault,
@@ -635,20 +631,6 @@ mod tests {
 
     use super::super::engine_error::Obstacle;
     use super::*;
-
-    #[test]
-    fn podman_passes_gpus_from_5_4_on() {
-        for (version, takes) in [
-            ("4.3.1", false),
-            ("5.3.9", false),
-            ("5.4.0", true),
-            ("5.10.0-dev", true),
-            ("6.0", true),
-            ("", false),
-        ] {
-            assert_eq!(podman_takes_cdi(version), takes, "{version}");
-        }
-    }
 
     #[test]
     fn ports_are_read_with_their_host_ports() {

@@ -9,6 +9,7 @@ mod image_accounts;
 mod inspect;
 pub(crate) mod listeners;
 mod logins;
+mod podman;
 pub(crate) mod process;
 pub(crate) mod procfs;
 mod pull;
