@@ -12,7 +12,7 @@ use crate::wire::{Timestamp, wire_enum};
 wire_enum! {
     /// Kind of a device.
     pub enum DeviceType("TYPE_") {
-        /// Not known.
+        /// Not known, such as that of the slots of a pool without agents.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// A share of the host's processors.
@@ -27,7 +27,7 @@ wire_enum! {
 wire_enum! {
     /// State of a container.
     pub enum ContainerState("STATE_") {
-        /// Not known.
+        /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// Given to an agent.
@@ -50,9 +50,9 @@ pub struct Device {
     /// Number on the agent, counted from 0.
     #[schema(value_type = i64)]
     pub id: SlotId,
-    /// Product name.
+    /// Product name of the device; of a GPU as its driver reports it.
     pub brand: String,
-    /// Stable identity.
+    /// Identity of the device that stays the same over restarts: its driver's, or derived from the id of the agent.
     pub uuid: String,
     /// The kind of device: of the processor, of NVIDIA or of AMD.
     #[serde(rename = "type")]
@@ -96,7 +96,7 @@ pub struct SlotUsage {
 pub struct Slot {
     /// Number on the agent, as text.
     pub id: String,
-    /// The device.
+    /// The device that the slot consists of.
     pub device: Device,
     /// Whether work may be placed on it.
     pub enabled: bool,
@@ -117,11 +117,11 @@ pub struct Slot {
 pub struct DeviceStats {
     /// Slots by the state of their container.
     pub states: BTreeMap<String, i64>,
-    /// Draining slots.
+    /// Slots that take no new work and let the present one finish.
     pub draining: i64,
-    /// Disabled slots.
+    /// Slots that take no new work and do not drain.
     pub disabled: i64,
-    /// All slots.
+    /// All slots, of whatever state.
     pub total: i64,
 }
 
@@ -135,7 +135,7 @@ pub struct SlotStats {
     pub brand_stats: BTreeMap<String, DeviceStats>,
 }
 
-/// An agent.
+/// An agent: a part of the cluster that offers slots and runs containers, such as a machine.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Agent {
@@ -190,7 +190,7 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[into_params(parameter_in = Query)]
 pub struct GetAgentsQuery {
-    /// Sort key.
+    /// Attribute to sort by; unspecified = by id of the agent.
     pub sort_by: AgentSortBy,
     /// Direction of the sort order.
     pub order_by: OrderBy,
@@ -218,7 +218,7 @@ pub struct GetAgentsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetAgentResponse {
-    /// The agent.
+    /// The agent that the path names.
     pub agent: Agent,
 }
 
@@ -265,7 +265,7 @@ pub struct GetSlotsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetSlotResponse {
-    /// The slot.
+    /// The slot that the path names.
     pub slot: Slot,
 }
 

@@ -29,7 +29,7 @@ pub struct Allocation {
     pub slots: i64,
     /// How it ended, as a sentence for users.
     pub exit_reason: Option<String>,
-    /// Exit code.
+    /// Exit code of the chief's container; `None` = it has not ended, or ended without one.
     pub status_code: Option<i64>,
 }
 
@@ -37,7 +37,7 @@ pub struct Allocation {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetAllocationResponse {
-    /// The allocation.
+    /// The allocation that the path names.
     pub allocation: Allocation,
 }
 
@@ -51,12 +51,12 @@ pub struct AcceleratorData {
     /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
-    /// Host name.
+    /// Host name of the machine, as the container reports it.
     pub node_name: String,
     /// Id of the task.
     #[schema(value_type = String)]
     pub task_id: TaskId,
-    /// Product name.
+    /// Product name of the accelerators, as the container reports it.
     pub accelerator_type: String,
     /// Stable identities of the accelerators, as the driver reports them.
     pub accelerator_uuids: Vec<String>,

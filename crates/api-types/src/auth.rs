@@ -10,7 +10,7 @@ use crate::wire::Secret;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LoginRequest {
-    /// User name.
+    /// Name of the user who logs in.
     pub username: String,
     /// The password, hashed by the client when `is_hashed`. Empty for users without a password.
     pub password: Secret,

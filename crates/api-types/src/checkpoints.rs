@@ -103,7 +103,7 @@ pub struct CheckpointTrainingMetadata {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetCheckpointResponse {
-    /// The checkpoint.
+    /// The checkpoint that the path names.
     pub checkpoint: Checkpoint,
 }
 

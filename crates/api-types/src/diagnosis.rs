@@ -42,7 +42,7 @@ pub struct TaskProcess {
 pub struct TaskDiagnosis {
     /// Microseconds for which they were watched.
     pub window_micros: i64,
-    /// The processes.
+    /// Processes of the task, ascending by id; those beyond the limit count as `omitted`.
     pub processes: Vec<TaskProcess>,
     /// Processes that are left out.
     pub omitted: i64,

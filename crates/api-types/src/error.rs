@@ -35,7 +35,7 @@ pub enum Code {
     Aborted,
     /// Beyond the end.
     OutOfRange,
-    /// Not built.
+    /// The operation is part of the API, but this master does not have it.
     Unimplemented,
     /// An error of the master.
     Internal,
@@ -48,7 +48,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// Every code.
+    /// Every code, ascending by its number in gRPC.
     pub const ALL: [Self; 16] = [
         Self::Canceled,
         Self::Unknown,
@@ -156,7 +156,7 @@ impl Code {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ErrorBody {
-    /// The error.
+    /// What went wrong, as a text for users and a code for programs.
     pub error: ErrorDetail,
 }
 
@@ -164,9 +164,9 @@ pub struct ErrorBody {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ErrorDetail {
-    /// [`Code::number`].
+    /// Number of the code in gRPC, 1 to 16: [`Code::number`].
     pub code: i32,
-    /// [`Code::reason`].
+    /// Name of the code, such as `NotFound`: [`Code::reason`].
     pub reason: String,
     /// What was tried, on what, what is allowed. Clients print it as it is.
     pub error: String,
@@ -202,7 +202,7 @@ pub struct ErrorItem {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StreamErrorBody {
-    /// The error.
+    /// What went wrong, as a text for users and a code for programs.
     pub error: StreamError,
 }
 
@@ -210,15 +210,15 @@ pub struct StreamErrorBody {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StreamError {
-    /// [`Code::number`].
+    /// Number of the code in gRPC, 1 to 16: [`Code::number`].
     pub grpc_code: i32,
-    /// [`Code::http_status`].
+    /// The HTTP status that belongs to the code: [`Code::http_status`].
     pub http_code: u16,
     /// What was tried, on what, what is allowed.
     pub message: String,
     /// The same text: clients look for it here when the status is not one that they know.
     pub error: String,
-    /// [`Code::http_phrase`].
+    /// The standard phrase of that status, such as `Not Found`: [`Code::http_phrase`].
     pub http_status: String,
     /// Further particulars; this master gives none.
     pub details: Vec<StreamErrorDetail>,

@@ -55,7 +55,7 @@ pub struct GetEventsQuery {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetEventsResponse {
-    /// The events.
+    /// The page's events, oldest first; empty = there are none behind `after`.
     pub events: Vec<Event>,
     /// Place behind which to ask next.
     pub next_after: Int64,

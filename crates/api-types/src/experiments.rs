@@ -11,20 +11,20 @@ use crate::wire::{Bytes, Float, Int64, Object, RawObject, Timestamp, wire_enum};
 wire_enum! {
     /// State of an experiment.
     pub enum ExperimentState("STATE_") {
-        /// Not known.
+        /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// Wants to run. Stored, never shown: see queued, pulling, starting, running.
         Active = 1 => "ACTIVE",
         /// Wants no slots.
         Paused = 2 => "PAUSED",
-        /// Ends, completed.
+        /// It ends because its search is over.
         StoppingCompleted = 3 => "STOPPING_COMPLETED",
         /// Ends gracefully, canceled.
         StoppingCanceled = 4 => "STOPPING_CANCELED",
-        /// Ends, failed.
+        /// It ends because it failed.
         StoppingError = 5 => "STOPPING_ERROR",
-        /// Ended well.
+        /// Its search came to its end.
         Completed = 6 => "COMPLETED",
         /// Ended before its time, by request.
         Canceled = 7 => "CANCELED",
@@ -52,7 +52,7 @@ wire_enum! {
 wire_enum! {
     /// What the user should know about an accepted launch.
     pub enum LaunchWarning("LAUNCH_WARNING_") {
-        /// No warning.
+        /// There is nothing to warn of.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// The pool has fewer slots at present than one trial needs.
@@ -60,7 +60,7 @@ wire_enum! {
     }
 }
 
-/// An experiment.
+/// An experiment: a configuration and a model definition, searched or trained as one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Experiment {
@@ -134,7 +134,7 @@ pub struct Experiment {
     pub project_owner_id: UserId,
     /// Bytes of its stored checkpoints.
     pub checkpoint_size: Int64,
-    /// Stored checkpoints.
+    /// Number of its stored checkpoints.
     pub checkpoint_count: i64,
     /// Trial with the best validation.
     #[schema(value_type = Option<i64>)]
@@ -232,7 +232,7 @@ pub struct CreateExperimentResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetExperimentResponse {
-    /// The experiment.
+    /// The experiment that the path names.
     pub experiment: Experiment,
     /// Its place in the queue; `None` = it has ended.
     pub job_summary: Option<JobSummary>,
@@ -303,7 +303,7 @@ pub struct Int32FieldFilter {
 #[serde(rename_all = "camelCase", default)]
 #[into_params(parameter_in = Query)]
 pub struct GetExperimentsQuery {
-    /// Sort key.
+    /// Attribute to sort by; unspecified = by number of the experiment.
     pub sort_by: ExperimentSortBy,
     /// Direction of the sort order.
     pub order_by: OrderBy,
@@ -406,9 +406,9 @@ pub struct PatchExperiment {
     pub id: ExperimentId,
     /// New name; not blank.
     pub name: Option<String>,
-    /// New description.
+    /// New description, which may be empty; `None` = it stays.
     pub description: Option<String>,
-    /// New notes.
+    /// New notes, Markdown, which may be empty; `None` = they stay.
     pub notes: Option<String>,
     /// New labels, replacing all.
     pub labels: Option<Vec<String>>,
@@ -502,7 +502,7 @@ pub struct FileNode {
     pub content_length: i64,
     /// Whether it is a directory.
     pub is_dir: bool,
-    /// Media type.
+    /// Media type that the file's extension suggests, such as `application/json`; empty for a directory.
     pub content_type: String,
     /// The entries of a directory.
     #[schema(no_recursion)]
@@ -556,7 +556,7 @@ pub struct BulkExperimentFilters {
     /// Only this project; 0 = all.
     #[schema(value_type = i64)]
     pub project_id: ProjectId,
-    /// Not these.
+    /// Experiments that are left out although the other filters match them.
     #[schema(value_type = Vec<i64>)]
     pub excluded_experiment_ids: Vec<ExperimentId>,
 }
@@ -596,7 +596,7 @@ pub struct PutExperimentsRetainLogsRequest {
     pub experiment_ids: Vec<ExperimentId>,
     /// Experiments by properties.
     pub filters: Option<BulkExperimentFilters>,
-    /// See [`PutExperimentRetainLogsRequest`].
+    /// Days after the end of a task, -1 to 32767; -1 = for ever. Must be given.
     pub num_days: Option<i64>,
     /// Repeats the path.
     #[schema(value_type = i64)]

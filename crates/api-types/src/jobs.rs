@@ -11,7 +11,7 @@ use crate::wire::{Float, Timestamp, wire_enum};
 wire_enum! {
     /// State of a job.
     pub enum JobState("STATE_") {
-        /// Not known.
+        /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// Nothing of it runs.
@@ -26,18 +26,18 @@ wire_enum! {
 wire_enum! {
     /// Kind of a job.
     pub enum JobType("TYPE_") {
-        /// Not known.
+        /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// An experiment.
+        /// An experiment with all its trials.
         Experiment = 1 => "EXPERIMENT",
-        /// A notebook.
+        /// A notebook (JupyterLab) outside experiments.
         Notebook = 2 => "NOTEBOOK",
-        /// A TensorBoard.
+        /// A TensorBoard server outside experiments.
         Tensorboard = 3 => "TENSORBOARD",
-        /// A shell.
+        /// A shell: an SSH server in a container.
         Shell = 4 => "SHELL",
-        /// A command.
+        /// A command: a program that runs in a container until it ends.
         Command = 5 => "COMMAND",
         /// Deletion of checkpoints.
         CheckpointGc = 6 => "CHECKPOINT_GC",
@@ -58,7 +58,7 @@ pub struct JobSummary {
     pub jobs_ahead: i64,
 }
 
-/// A job.
+/// An entry of the job queue: an experiment, or a task that works for none.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Job {
@@ -91,7 +91,7 @@ pub struct Job {
     pub requested_slots: i64,
     /// Slots it has.
     pub allocated_slots: i64,
-    /// Display name.
+    /// Name of the experiment; of another task its name, else its kind and id.
     pub name: String,
     /// How far it is, from 0 to 1.
     pub progress: Float,
@@ -203,7 +203,7 @@ pub struct QueueStats {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AggregateQueueStats {
-    /// Day, `YYYY-MM-DD`.
+    /// The day in UTC, `YYYY-MM-DD`.
     pub period_start: String,
     /// Mean seconds in the queue.
     pub seconds: Float,
@@ -242,11 +242,11 @@ pub struct QueueControl {
     /// Move behind this job.
     #[schema(value_type = Option<String>)]
     pub behind_of: Option<JobId>,
-    /// New pool.
+    /// Pool to move the job to; running trials save, exit and ask again there.
     pub resource_pool: Option<String>,
-    /// New priority.
+    /// New priority, 1 to 99; `priority_order` of the pool defines which goes first.
     pub priority: Option<i64>,
-    /// New share.
+    /// New weight in a fair-share pool, finite and above 0.
     pub weight: Option<Float>,
 }
 
@@ -330,7 +330,7 @@ pub struct JobAhead {
     pub entity_id: String,
     /// What users call it: `experiment 3`, or the kind and the id of a task.
     pub label: String,
-    /// Display name.
+    /// Name of the experiment; of another task its name, else its kind and id.
     pub name: String,
     /// User name of the owner.
     pub username: String,
@@ -356,7 +356,7 @@ pub struct SlotHolder {
     /// Id of the job that the allocation belongs to, a UUID.
     #[schema(value_type = String)]
     pub job_id: JobId,
-    /// Display name.
+    /// Name of its job: of the experiment, or of the task.
     pub name: String,
     /// User name of the owner.
     pub username: String,
@@ -415,7 +415,7 @@ pub struct WaitingTask {
 pub struct ExplainJobResponse {
     /// State of the job, in a sentence.
     pub summary: String,
-    /// The job.
+    /// The job that the path names.
     pub job: JobAhead,
     /// The pool that it is in.
     pub pool: PoolSituation,

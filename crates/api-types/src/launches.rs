@@ -109,7 +109,7 @@ macro_rules! launched {
         #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
         #[serde(rename_all = "camelCase", default)]
         pub struct $launch_request {
-            /// The configuration.
+            /// Configuration of the task, over that of the template.
             pub config: Object,
             /// Template below the configuration.
             pub template_name: String,
@@ -143,7 +143,7 @@ macro_rules! launched {
         #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
         #[serde(rename_all = "camelCase", default)]
         pub struct $get_response {
-            /// The task.
+            /// The task that the path names.
             pub $field: $object,
             /// The effective configuration.
             pub config: Object,
@@ -163,7 +163,7 @@ macro_rules! launched {
         #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
         #[serde(rename_all = "camelCase", default)]
         pub struct $change_response {
-            /// The task.
+            /// The task as it is now.
             pub $field: $object,
         }
 
@@ -181,7 +181,7 @@ macro_rules! launched {
 }
 
 launched! {
-    /// A command.
+    /// A command: a program that runs in a container until it ends.
     Command, command, commands,
     LaunchCommandRequest, LaunchCommandResponse, GetCommandResponse, GetCommandsResponse, CommandResponse,
     SetCommandPriorityRequest, command_id, {}, {}

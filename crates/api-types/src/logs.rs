@@ -16,16 +16,16 @@ pub use incoming::{
 wire_enum! {
     /// Severity of a record.
     pub enum LogLevel("LOG_LEVEL_") {
-        /// Not known.
+        /// Not given: the line has no level.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Finest detail.
+        /// The finest detail, below `DEBUG`.
         Trace = 1 => "TRACE",
-        /// For developers.
+        /// Detail for developers who search for an error.
         Debug = 2 => "DEBUG",
-        /// Normal operation.
+        /// Normal operation: no action is needed.
         Info = 3 => "INFO",
-        /// Degraded operation.
+        /// Degraded operation: it goes on, but something should be looked at.
         Warning = 4 => "WARNING",
         /// An operation failed.
         Error = 5 => "ERROR",
@@ -327,6 +327,6 @@ pub struct LogEntry {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MasterLogsResponse {
-    /// The record.
+    /// The next record of the master's log.
     pub log_entry: LogEntry,
 }

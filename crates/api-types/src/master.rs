@@ -52,7 +52,7 @@ pub struct GetMasterResponse {
     pub branding: String,
     /// Whether role-based access control is on.
     pub rbac_enabled: bool,
-    /// Cloud offering.
+    /// Cloud offering of the old product that this is; always `PRODUCT_UNSPECIFIED`.
     pub product: Product,
     /// Switches of user interfaces.
     pub feature_switches: Vec<String>,
@@ -72,7 +72,7 @@ pub struct GetMasterResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterMessage {
-    /// The text.
+    /// Text of the message, for all users.
     pub message: String,
     /// Shown from then on.
     pub start_time: Timestamp,
@@ -86,7 +86,7 @@ pub struct ClusterMessage {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SsoProvider {
-    /// Display name.
+    /// Name of the provider, as users read it.
     pub name: String,
     /// Where its login begins.
     pub sso_url: String,
@@ -269,7 +269,7 @@ pub struct InfoTelemetry {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct InfoSsoProvider {
-    /// Display name.
+    /// Name of the provider, as users read it.
     pub name: String,
     /// Where its login begins.
     pub sso_url: String,

@@ -43,7 +43,7 @@ pub struct TrialMetrics {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReportTrialMetricsRequest {
-    /// The report.
+    /// Metrics of one step of one trial.
     pub metrics: TrialMetrics,
     /// `training`, `validation`, or a group of the user's own; no points.
     pub group: String,
@@ -107,6 +107,6 @@ pub struct MetricsReport {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MetricsChunk {
-    /// The reports.
+    /// The next reports, 1000 at most.
     pub metrics: Vec<MetricsReport>,
 }

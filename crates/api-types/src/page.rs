@@ -12,7 +12,7 @@ wire_enum! {
         /// Not specified: ascending.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Ascending order.
+        /// Ascending; rows without a value come last.
         Asc = 1 => "ASC",
         /// Descending; rows without a value come last all the same.
         Desc = 2 => "DESC",

@@ -13,10 +13,10 @@ use crate::wire::{Float, wire_enum};
 wire_enum! {
     /// Where a pool's machines come from.
     pub enum ResourcePoolType("RESOURCE_POOL_TYPE_") {
-        /// Not known.
+        /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Amazon EC2.
+        /// Machines of Amazon EC2. This master has no such pools.
         Aws = 1 => "AWS",
         /// Google Compute Engine.
         Gcp = 2 => "GCP",
@@ -30,14 +30,14 @@ wire_enum! {
 wire_enum! {
     /// How a pool's queue is served.
     pub enum SchedulerType("SCHEDULER_TYPE_") {
-        /// Not known.
+        /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// By priority: a more important job is served first, and may preempt others where the pool allows it.
         Priority = 1 => "PRIORITY",
         /// By fair share: each job gets slots in proportion to its weight.
         FairShare = 2 => "FAIR_SHARE",
-        /// In turn.
+        /// In turn: jobs start one task each, those with the fewest slots first; nothing is preempted.
         RoundRobin = 3 => "ROUND_ROBIN",
         /// By the scheduler of a Kubernetes cluster.
         Kubernetes = 4 => "KUBERNETES",
@@ -51,18 +51,18 @@ wire_enum! {
 wire_enum! {
     /// Which of the fitting agents is taken.
     pub enum FittingPolicy("FITTING_POLICY_") {
-        /// Not known.
+        /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// The fullest agent that has the slots, which keeps others free for large work.
         Best = 1 => "BEST",
         /// The emptiest agent, which spreads work.
         Worst = 2 => "WORST",
-        /// Kubernetes decides.
+        /// The scheduler of Kubernetes decides. Not sent by this master.
         Kubernetes = 3 => "KUBERNETES",
-        /// Slurm decides.
+        /// Slurm decides. This master has no such pools.
         Slurm = 4 => "SLURM",
-        /// PBS decides.
+        /// PBS decides. This master has no such pools.
         Pbs = 5 => "PBS",
     }
 }
@@ -152,11 +152,11 @@ pub struct ResourcePool {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcePoolDetail {
-    /// Amazon EC2.
+    /// For machines of Amazon EC2; always `None`, since this master has no such pools.
     pub aws: Option<ResourcePoolAwsDetail>,
     /// Google Compute Engine.
     pub gcp: Option<ResourcePoolGcpDetail>,
-    /// Priority scheduler.
+    /// For a pool that is served by priority; `None` = by another rule.
     pub priority_scheduler: Option<ResourcePoolPrioritySchedulerDetail>,
 }
 
@@ -174,7 +174,7 @@ pub struct AwsCustomTag {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcePoolAwsDetail {
-    /// AWS region.
+    /// AWS region of the machines, such as `us-west-2`.
     pub region: String,
     /// Size of the root volume in GB.
     pub root_volume_size: i64,
@@ -192,21 +192,21 @@ pub struct ResourcePoolAwsDetail {
     pub public_ip: bool,
     /// Id of the subnet; `None` = the default.
     pub subnet_id: Option<String>,
-    /// Security group.
+    /// Id of the security group of the machines.
     pub security_group_id: String,
-    /// Instance profile.
+    /// ARN of the instance profile that the machines run with.
     pub iam_instance_profile_arn: String,
-    /// Machine type.
+    /// EC2 type of the machines, such as `p3.8xlarge`; `None` = not set.
     pub instance_type: Option<String>,
-    /// Log group.
+    /// CloudWatch log group that machines write to; `None` = none.
     pub log_group: Option<String>,
-    /// Log stream.
+    /// CloudWatch log stream in that group; `None` = none.
     pub log_stream: Option<String>,
     /// Whether spot machines are used.
     pub spot_enabled: bool,
     /// Highest price for them.
     pub spot_max_price: Option<String>,
-    /// Further tags.
+    /// Tags that machines get in addition to ours.
     pub custom_tags: Vec<AwsCustomTag>,
 }
 
@@ -234,15 +234,15 @@ pub struct ResourcePoolGcpDetail {
     pub subnetwork: Option<String>,
     /// Whether machines get a public address.
     pub external_ip: bool,
-    /// Network tags.
+    /// Network tags that machines get, for firewall rules.
     pub network_tags: Vec<String>,
-    /// Service account.
+    /// E-mail address of the service account that machines run as.
     pub service_account_email: String,
     /// OAuth scopes of that service account.
     pub service_account_scopes: Vec<String>,
-    /// Machine type.
+    /// Compute Engine type of the machines, such as `n1-standard-8`.
     pub machine_type: String,
-    /// GPU type.
+    /// Compute Engine type of their GPUs, such as `nvidia-tesla-t4`.
     pub gpu_type: String,
     /// GPUs of each machine.
     pub gpu_num: i64,

@@ -104,7 +104,7 @@ wire_enum! {
         System = 1 => "SYSTEM",
         /// How long steps of the training took.
         Timing = 2 => "TIMING",
-        /// Anything else.
+        /// Any other series: neither of the machine nor of how long steps took.
         Misc = 3 => "MISC",
     }
 }
@@ -183,14 +183,14 @@ pub struct GetTrialProfilerMetricsQuery {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProfilerSeriesFilter {
-    /// See [`TrialProfilerMetricLabels`].
+    /// The agent whose machine was measured; empty = any.
     #[schema(value_type = String)]
     pub agent_id: AgentId,
-    /// See [`TrialProfilerMetricLabels`].
+    /// UUID of the GPU, or path of the file system; empty = any.
     pub gpu_uuid: String,
-    /// See [`TrialProfilerMetricLabels`].
+    /// Kind of the metric; unspecified = any.
     pub metric_type: ProfilerMetricType,
-    /// See [`TrialProfilerMetricLabels`].
+    /// Name of the metric, such as `gpu_util`; empty = any.
     pub name: String,
 }
 

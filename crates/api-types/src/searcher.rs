@@ -31,7 +31,7 @@ pub struct SearchUnit {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrialSummary {
-    /// How many.
+    /// How many trials have this shape.
     pub count: i64,
     /// What each trains for.
     pub unit: SearchUnit,

@@ -14,18 +14,18 @@ use crate::wire::{Bytes, Int64, Timestamp, wire_enum};
 wire_enum! {
     /// Kind of a task.
     pub enum TaskType("TASK_TYPE_") {
-        /// Not known.
+        /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// A trial.
+        /// A task of a trial: one for each time that the trial is continued.
         Trial = 1 => "TRIAL",
-        /// A notebook.
+        /// A notebook (JupyterLab) outside experiments.
         Notebook = 2 => "NOTEBOOK",
-        /// A shell.
+        /// A shell: an SSH server in a container.
         Shell = 3 => "SHELL",
-        /// A command.
+        /// A command: a program that runs in a container until it ends.
         Command = 4 => "COMMAND",
-        /// A TensorBoard.
+        /// A TensorBoard server outside experiments.
         Tensorboard = 5 => "TENSORBOARD",
         /// Deletion of checkpoints.
         CheckpointGc = 6 => "CHECKPOINT_GC",
@@ -37,7 +37,7 @@ wire_enum! {
 wire_enum! {
     /// State of a task or allocation.
     pub enum TaskState("STATE_") {
-        /// Not known.
+        /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// An image is being pulled.
@@ -60,14 +60,14 @@ wire_enum! {
 wire_enum! {
     /// State of a generic task.
     pub enum GenericTaskState("GENERIC_TASK_STATE_") {
-        /// Not known.
+        /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// Wants to run.
         Active = 1 => "ACTIVE",
         /// Ended by request.
         Canceled = 2 => "CANCELED",
-        /// Ended well.
+        /// Ended by itself, with exit code 0.
         Completed = 3 => "COMPLETED",
         /// Ended by a failure of its code or its container.
         Error = 4 => "ERROR",
@@ -77,14 +77,14 @@ wire_enum! {
         StoppingPaused = 6 => "STOPPING_PAUSED",
         /// Ends by request.
         StoppingCanceled = 7 => "STOPPING_CANCELED",
-        /// Ends well.
+        /// Ends by itself. Not sent by this master.
         StoppingCompleted = 8 => "STOPPING_COMPLETED",
-        /// Ends, failed.
+        /// Ends because of a failure. Not sent by this master.
         StoppingError = 9 => "STOPPING_ERROR",
     }
 }
 
-/// A task.
+/// A task: what runs containers, in one attempt after another.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Task {
@@ -146,7 +146,7 @@ pub struct CleanupLogsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetTaskResponse {
-    /// The task.
+    /// The task that the path names.
     pub task: Task,
 }
 
@@ -185,7 +185,7 @@ pub struct AllocationSummary {
     /// Job of its task (an addition of ours).
     #[schema(value_type = String)]
     pub job_id: JobId,
-    /// Display name.
+    /// Kind of the task and its id, or of which trial and experiment it is.
     pub name: String,
     /// When it entered the queue.
     pub registered_time: Option<Timestamp>,
@@ -222,7 +222,7 @@ pub struct ResourcesSummary {
     /// Its resource id.
     #[schema(value_type = String)]
     pub resources_id: ContainerId,
-    /// `docker-container`, `process`.
+    /// What runs it: `docker-container` or `process` on an agent, `k8s-job` in a Kubernetes cluster.
     pub resources_type: String,
     /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
     #[schema(value_type = String)]
@@ -243,7 +243,7 @@ pub struct ResourcesSummary {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcesSummaryDevices {
-    /// The devices.
+    /// Devices of the agent that the container has.
     pub devices: Vec<Device>,
 }
 
@@ -251,7 +251,7 @@ pub struct ResourcesSummaryDevices {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcesStarted {
-    /// Published ports.
+    /// Ports of the container that are reached from outside; empty = none.
     pub addresses: Vec<Address>,
     /// Name the container engine gives it.
     pub native_resources_id: String,
@@ -261,9 +261,9 @@ pub struct ResourcesStarted {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Address {
-    /// Address inside.
+    /// Address inside the container's network; empty: this master does not report it.
     pub container_ip: String,
-    /// Port inside.
+    /// Port that the program listens on inside the container.
     pub container_port: i64,
     /// Address on the host.
     pub host_ip: String,
@@ -301,7 +301,7 @@ wire_enum! {
         AgentError = 7 => "AGENT_ERROR",
         /// It could not be adopted after a restart of the master.
         RestoreError = 8 => "RESTORE_ERROR",
-        /// Not understood.
+        /// A failure of a kind that the master does not know.
         UnknownError = 9 => "UNKNOWN_ERROR",
     }
 }
@@ -324,7 +324,7 @@ pub struct ResourcesFailure {
 pub struct ProxyPortConfig {
     /// Name in the proxy's path.
     pub service_id: String,
-    /// Port inside.
+    /// Port that the service listens on inside the container.
     pub port: i64,
     /// Raw TCP instead of HTTP.
     pub proxy_tcp: bool,
@@ -336,13 +336,13 @@ pub struct ProxyPortConfig {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetActiveTasksCountResponse {
-    /// Live commands.
+    /// Commands that have not ended.
     pub commands: i64,
-    /// Live notebooks.
+    /// Notebooks that have not ended.
     pub notebooks: i64,
-    /// Live shells.
+    /// Shells that have not ended.
     pub shells: i64,
-    /// Live `TensorBoards`.
+    /// `TensorBoards` that have not ended.
     pub tensorboards: i64,
 }
 

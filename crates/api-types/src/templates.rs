@@ -18,7 +18,7 @@ wire_enum! {
     }
 }
 
-/// A template.
+/// A template: a configuration that others are laid over.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Template {
@@ -66,7 +66,7 @@ pub struct GetTemplatesResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TemplateResponse {
-    /// The template.
+    /// The template as it is now.
     pub template: Template,
 }
 

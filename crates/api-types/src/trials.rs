@@ -15,7 +15,7 @@ use crate::wire::{Float, Int64, Object, Timestamp, wire_enum};
 wire_enum! {
     /// State of a trial.
     pub enum TrialState("STATE_") {
-        /// Not known.
+        /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// Wants to run. Stored, never shown: see queued, pulling, starting, running.
@@ -26,13 +26,13 @@ wire_enum! {
         StoppingCanceled = 3 => "STOPPING_CANCELED",
         /// Ends at once, killed.
         StoppingKilled = 4 => "STOPPING_KILLED",
-        /// Ends, completed.
+        /// It ends because its search is done with it, or its code asked for it.
         StoppingCompleted = 5 => "STOPPING_COMPLETED",
-        /// Ends, failed.
+        /// It ends because it failed.
         StoppingError = 6 => "STOPPING_ERROR",
         /// Ended before its time, by request.
         Canceled = 7 => "CANCELED",
-        /// Ended well.
+        /// It ended as its search or its code wanted.
         Completed = 8 => "COMPLETED",
         /// Ended by a failure that is not tried again.
         Error = 9 => "ERROR",
@@ -47,7 +47,7 @@ wire_enum! {
     }
 }
 
-/// A trial.
+/// A trial: one set of hyperparameters being trained; survives restarts and preemptions.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Trial {
@@ -71,7 +71,7 @@ pub struct Trial {
     pub total_batches_processed: i64,
     /// Best validation by the searcher's metric.
     pub best_validation: Option<MetricsWorkload>,
-    /// Last validation.
+    /// Last validation that was reported; `None` = there is none yet.
     pub latest_validation: Option<MetricsWorkload>,
     /// Checkpoint of the best validation.
     pub best_checkpoint: Option<CheckpointWorkload>,
@@ -87,7 +87,7 @@ pub struct Trial {
     pub task_id: Option<TaskId>,
     /// Bytes of its stored checkpoints.
     pub total_checkpoint_size: Int64,
-    /// Stored checkpoints.
+    /// Number of its stored checkpoints.
     pub checkpoint_count: i64,
     /// Statistics of each metric by group.
     pub summary_metrics: Option<Object>,
@@ -168,9 +168,9 @@ pub struct CheckpointWorkload {
 pub struct WorkloadContainer {
     /// A stretch of training.
     pub training: Option<MetricsWorkload>,
-    /// A validation.
+    /// Metrics of one validation.
     pub validation: Option<MetricsWorkload>,
-    /// A checkpoint.
+    /// One checkpoint, and whether its files exist.
     pub checkpoint: Option<CheckpointWorkload>,
 }
 
@@ -210,7 +210,7 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[into_params(parameter_in = Query)]
 pub struct GetExperimentTrialsQuery {
-    /// Sort key.
+    /// Attribute to sort by; unspecified = by number of the trial.
     pub sort_by: TrialSortBy,
     /// Direction of the sort order.
     pub order_by: OrderBy,
@@ -236,19 +236,19 @@ pub struct GetExperimentTrialsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetTrialResponse {
-    /// The trial.
+    /// The trial that the path names.
     pub trial: Trial,
 }
 
 wire_enum! {
     /// Which entries of a trial's history to give.
     pub enum WorkloadFilter("FILTER_OPTION_") {
-        /// All workloads.
+        /// Workloads of every kind.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Only checkpoints.
+        /// Only checkpoints, whether or not their files exist.
         Checkpoint = 1 => "CHECKPOINT",
-        /// Only validations.
+        /// Only reports of the group `validation`.
         Validation = 2 => "VALIDATION",
         /// Checkpoints and validations.
         CheckpointOrValidation = 3 => "CHECKPOINT_OR_VALIDATION",
@@ -261,9 +261,9 @@ wire_enum! {
         /// Metrics of any type.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Training metrics.
+        /// Metrics of the group `training`.
         Training = 1 => "TRAINING",
-        /// Validation metrics.
+        /// Metrics of the group `validation`.
         Validation = 2 => "VALIDATION",
         /// Metrics of the profiler.
         Profiling = 3 => "PROFILING",
@@ -361,7 +361,7 @@ pub struct DownsampledMetrics {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ComparableTrial {
-    /// The trial.
+    /// The trial as it is now.
     pub trial: Trial,
     /// One for each group.
     pub metrics: Vec<DownsampledMetrics>,
@@ -509,7 +509,7 @@ pub struct PutTrialResponse {
 #[serde(rename_all = "camelCase", default)]
 #[schema(as = GetTrialByExternalIDResponse)]
 pub struct GetTrialByExternalIdResponse {
-    /// The trial.
+    /// The trial of the external ids in the path.
     pub trial: Trial,
 }
 

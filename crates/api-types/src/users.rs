@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::page::{OrderBy, Pagination};
 use crate::wire::{Secret, Timestamp, wire_enum};
 
-/// A user.
+/// A user of the cluster.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct User {
@@ -36,13 +36,13 @@ pub struct User {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentUserGroup {
-    /// User id.
+    /// Numeric user id of their processes; `None` = not set.
     pub agent_uid: Option<i64>,
-    /// User name.
+    /// Unix user name that belongs to that id; `None` = not set.
     pub agent_user: Option<String>,
-    /// Group id.
+    /// Numeric group id of their processes; `None` = not set.
     pub agent_gid: Option<i64>,
-    /// Group name.
+    /// Unix group name that belongs to that id; `None` = not set.
     pub agent_group: Option<String>,
 }
 
@@ -56,7 +56,7 @@ wire_enum! {
         DisplayName = 1 => "DISPLAY_NAME",
         /// By user name.
         UserName = 2 => "USER_NAME",
-        /// Administrators apart.
+        /// Administrators after all other users.
         Admin = 3 => "ADMIN",
         /// Active users apart.
         Active = 4 => "ACTIVE",
@@ -76,7 +76,7 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[into_params(parameter_in = Query)]
 pub struct GetUsersQuery {
-    /// Sort key.
+    /// Attribute to sort by; unspecified = by number of the user.
     pub sort_by: UserSortBy,
     /// Direction of the sort order.
     pub order_by: OrderBy,
@@ -108,7 +108,7 @@ pub struct GetUsersResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetUserResponse {
-    /// The user.
+    /// The user whose number is in the path.
     pub user: User,
 }
 
@@ -116,7 +116,7 @@ pub struct GetUserResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetUserByUsernameResponse {
-    /// The user.
+    /// The user whose name is in the path.
     pub user: User,
 }
 
@@ -154,7 +154,7 @@ pub struct PatchUser {
     pub display_name: Option<String>,
     /// New Unix identity; one with all parts unset clears it.
     pub agent_user_group: Option<AgentUserGroup>,
-    /// New password.
+    /// New password, hashed by the client when `is_hashed`; `None` = it stays.
     pub password: Option<Secret>,
     /// Whether the client has applied the wire's SHA-512 transformation already.
     pub is_hashed: bool,
@@ -174,6 +174,6 @@ pub struct PatchUserResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SetUserPasswordResponse {
-    /// The user.
+    /// The user as it is now.
     pub user: User,
 }

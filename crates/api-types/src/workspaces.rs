@@ -16,7 +16,7 @@ wire_enum! {
         /// Not asked for.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Going on.
+        /// The deletion is in progress.
         Deleting = 1 => "DELETING",
         /// The deletion failed.
         DeleteFailed = 2 => "DELETE_FAILED",
@@ -25,7 +25,7 @@ wire_enum! {
     }
 }
 
-/// A workspace.
+/// A workspace: contains projects, and gives them pools, storage, policies and a limit.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Workspace {
@@ -75,11 +75,11 @@ pub struct Workspace {
 pub struct Note {
     /// Title of the note.
     pub name: String,
-    /// Text, Markdown.
+    /// Text of the note, Markdown.
     pub contents: String,
 }
 
-/// A project.
+/// A project: contains experiments, in one workspace.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Project {
@@ -159,7 +159,7 @@ wire_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[into_params(parameter_in = Query)]
 pub struct GetWorkspacesQuery {
-    /// Sort key.
+    /// Attribute to sort by; unspecified = by number of the workspace.
     pub sort_by: WorkspaceSortBy,
     /// Direction of the sort order.
     pub order_by: OrderBy,
@@ -197,7 +197,7 @@ pub struct GetWorkspacesResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetWorkspaceResponse {
-    /// The workspace.
+    /// The workspace that the path names.
     pub workspace: Workspace,
 }
 
@@ -206,7 +206,7 @@ pub struct GetWorkspaceResponse {
 #[serde(rename_all = "camelCase", default)]
 #[into_params(parameter_in = Query)]
 pub struct GetWorkspaceProjectsQuery {
-    /// Sort key.
+    /// Attribute to sort by; unspecified = by number of the project.
     pub sort_by: ProjectSortBy,
     /// Direction of the sort order.
     pub order_by: OrderBy,
@@ -240,7 +240,7 @@ pub struct GetWorkspaceProjectsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetProjectResponse {
-    /// The project.
+    /// The project that the request names, as it is now.
     pub project: Project,
 }
 
@@ -311,7 +311,7 @@ pub struct ChangedWorkspaceResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchWorkspace {
-    /// New name.
+    /// New name, not in use; `None` = it stays.
     pub name: Option<String>,
     /// Unix identity of tasks in it.
     pub agent_user_group: Option<AgentUserGroup>,
@@ -439,7 +439,7 @@ pub struct ListRPsBoundToWorkspaceResponse {
 pub struct PostProjectRequest {
     /// Name, not in use in the workspace.
     pub name: String,
-    /// Free text.
+    /// What the project is for, free text; `None` = empty.
     pub description: Option<String>,
     /// Repeats the path.
     #[schema(value_type = i64)]
@@ -452,7 +452,7 @@ pub struct PostProjectRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchProject {
-    /// New name.
+    /// New name, not in use in the workspace; `None` = it stays.
     pub name: Option<String>,
     /// New description; empty clears it.
     pub description: Option<String>,

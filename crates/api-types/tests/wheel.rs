@@ -24,7 +24,7 @@ use utoipa::ToSchema;
 struct Shape {
     /// All zero, empty or unset.
     default: Value,
-    /// All set.
+    /// Every field set.
     full: Value,
 }
 

@@ -18,7 +18,7 @@ use crate::wire::{self, Timestamp, WireError};
 pub enum IncomingLogs<'a> {
     /// In the plain form: every record can be read.
     Plain(PlainLogs<'a>),
-    /// Anything else.
+    /// In any other form: broken records are marked as such.
     Other(PostTaskLogsRequest),
 }
 
@@ -29,7 +29,7 @@ pub struct PlainLogs<'a> {
     /// The records of one request.
     #[serde(borrow)]
     pub logs: Vec<PlainLog<'a>>,
-    /// See [`PostTaskLogsRequest`].
+    /// Which lines of a container's spool these are; `None` = the sender keeps no spool.
     #[serde(default)]
     pub spool: Option<SpoolPosition>,
 }

@@ -19,19 +19,19 @@ use crate::wire::{self, Timestamp, WireError};
 /// A report as it is ingested.
 #[derive(Debug)]
 pub struct IncomingReport {
-    /// See [`TrialMetrics`].
+    /// Which run of the trial reports; must be its current one.
     pub trial_run_id: RunId,
-    /// See [`TrialMetrics`].
+    /// Batches, or what the trial counts, done so far; `None` only for profiler groups.
     pub steps_completed: Option<i64>,
-    /// See [`TrialMetrics`].
+    /// When it was measured; `None` = when it arrives.
     pub report_time: Option<Timestamp>,
     /// Values over the whole report.
     pub avg_metrics: Map<String, Value>,
     /// Values of each batch: the JSON text of a list of objects. `None` = not reported.
     pub batch_metrics: Option<Box<RawValue>>,
-    /// See [`ReportTrialMetricsRequest`].
+    /// `training`, `validation`, or a group of the user's own; no points.
     pub group: String,
-    /// See [`ReportTrialMetricsRequest`].
+    /// Identity of this report within the trial, chosen by the sender; `None` = it gave none.
     pub report_id: Option<ReportId>,
 }
 

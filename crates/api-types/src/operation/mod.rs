@@ -14,7 +14,7 @@ use std::fmt;
 pub struct Operation {
     /// Its name, unique: `GetExperiment`.
     pub name: &'static str,
-    /// HTTP method.
+    /// HTTP method that it is called with.
     pub method: Method,
     /// Path with its parameters in braces: `/api/v1/trials/{trialId}`.
     pub path: &'static str,
@@ -33,13 +33,13 @@ pub struct Operation {
 pub enum Method {
     /// `DELETE`; may have a body.
     Delete,
-    /// `GET`.
+    /// `GET`: reads, changes nothing.
     Get,
-    /// `PATCH`.
+    /// `PATCH`: changes what its body contains.
     Patch,
-    /// `POST`.
+    /// `POST`: creates something, or acts on it.
     Post,
-    /// `PUT`.
+    /// `PUT`: replaces, or creates what is absent.
     Put,
 }
 

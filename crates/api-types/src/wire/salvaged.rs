@@ -15,7 +15,7 @@ use super::{WireError, decode_value};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum SalvagedElement<T> {
-    /// The element.
+    /// The element, which could be read.
     Read(T),
     /// It could not be read; the error's path is relative to the element.
     Unreadable(#[serde(serialize_with = "as_null")] WireError),

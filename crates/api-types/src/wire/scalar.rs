@@ -52,7 +52,7 @@ impl RawObject {
         serde_json::value::to_raw_value(object).map(|text| Self(text.into()))
     }
 
-    /// The text.
+    /// JSON text of the object, from `{` to `}`.
     pub fn get(&self) -> &str {
         self.0.get()
     }
@@ -94,7 +94,7 @@ impl RawList {
         text.get().starts_with('[').then(|| Self(text.into()))
     }
 
-    /// The text.
+    /// JSON text of the list, from `[` to `]`.
     pub fn get(&self) -> &str {
         self.0.get()
     }
