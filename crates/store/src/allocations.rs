@@ -75,7 +75,7 @@ impl TaskRow {
 /// One attempt's claim on slots, with the kind and the experiment of its task.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct AllocationRow {
-    /// `<task>.<n>`.
+    /// Its id: `TASK.N`, the task and the number of the attempt from 1.
     pub id: AllocationId,
     /// Id of the task that it runs.
     pub task_id: TaskId,
@@ -299,7 +299,7 @@ pub async fn set_log_retention_of_experiment(
     Ok(())
 }
 
-/// One task.
+/// The task with this id; `None` = there is none.
 pub async fn find_task(conn: &mut Conn<'_>, id: &TaskId) -> Result<Option<TaskRow>, StoreError> {
     if let Some(unit) = &conn.unit
         && let Some(cell) = unit.tasks.get(id)
@@ -419,7 +419,7 @@ pub(crate) async fn save_allocations(
     Ok(())
 }
 
-/// One allocation.
+/// The allocation with this id, live or ended; `None` = there is none.
 pub async fn find(
     conn: &mut Conn<'_>,
     id: &AllocationId,
@@ -533,11 +533,11 @@ pub async fn live_of_trials(
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 #[row(kind = "allocation")]
 pub struct LiveState {
-    /// The allocation.
+    /// Id of the live allocation.
     pub id: AllocationId,
     /// Number of the experiment that the allocation works for.
     pub experiment_id: ExperimentId,
-    /// See [`AllocationRow`].
+    /// The state of its life cycle, as [`AllocationRow::state`].
     #[row(json = "machine")]
     pub state: AllocationState,
 }
@@ -607,7 +607,7 @@ pub(crate) async fn save_containers(
     Ok(())
 }
 
-/// One container.
+/// The container with this id; `None` = there is none.
 pub async fn find_container(
     conn: &mut Conn<'_>,
     id: &ContainerId,

@@ -228,13 +228,13 @@ pub struct PastTrial {
     pub state: TrialState,
     /// Hyperparameters, JSON object.
     pub hparams: String,
-    /// Failures charged.
+    /// Failures that counted against its restart limit.
     pub restarts: i64,
     /// Highest step reported.
     pub total_batches: i64,
     /// Best and latest searcher metric, each with its validation as JSON.
     pub best: Option<(f64, String)>,
-    /// See `best`.
+    /// Latest searcher metric with its validation; `None` = it has not validated.
     pub latest: Option<(f64, String)>,
     /// Checkpoints not deleted, and their size.
     pub checkpoints: (i64, i64),
@@ -358,7 +358,7 @@ pub async fn summaries(
     Ok(())
 }
 
-/// Adds checkpoints.
+/// Adds checkpoints, none of which may be stored yet.
 pub async fn checkpoints(
     conn: &mut Conn<'_>,
     all: &[crate::checkpoints::CheckpointRow],

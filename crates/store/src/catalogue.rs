@@ -54,7 +54,7 @@ macro_rules! columns {
     };
 }
 
-/// Everything, once.
+/// Reads all experiments, once at the start.
 const LOAD: &str = columns!();
 /// What has changed since a revision.
 pub(crate) const CHANGED: &str = concat!(columns!(), " WHERE revision > $1");
@@ -80,7 +80,7 @@ struct Span {
 /// Declares [`Columns`]: a list for each thing that is known of experiments, all of the same length.
 macro_rules! columns_of {
     ($($name:ident: $kind:ty),+ $(,)?) => {
-        /// One experiment.
+        /// What is known of one experiment.
         #[derive(Debug)]
         struct Entry {
             $($name: $kind,)+
@@ -156,7 +156,7 @@ struct Entries {
 /// Numbers of all experiments of a project.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// How many.
+    /// How many experiments are in the project.
     pub experiments: i64,
     /// How many of them have not come to their end.
     pub live: i64,

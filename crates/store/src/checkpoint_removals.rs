@@ -9,7 +9,7 @@ use crate::{Conn, StoreError};
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 #[row(id = "task_id")]
 pub struct OpenRemoval {
-    /// The task.
+    /// Id of the task that deletes the checkpoints.
     pub task_id: TaskId,
     /// Whose checkpoints they are.
     pub experiment_id: ExperimentId,
@@ -18,7 +18,7 @@ pub struct OpenRemoval {
     pub state: TaskState,
 }
 
-/// See [`open`].
+/// The statement of [`open`].
 pub(crate) const OPEN: &str = "SELECT r.task_id, r.experiment_id, t.machine FROM checkpoint_removals r JOIN tasks t ON t.id = r.task_id ORDER BY r.task_id";
 
 /// All that are not finished.

@@ -6,7 +6,7 @@ pub use det_lifecycle::state_name::CheckpointState;
 use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
-/// A checkpoint.
+/// A checkpoint that a task has reported: its files are in a storage, its metadata here.
 #[derive(Debug, Clone, crate::Row)]
 #[row(id = "uuid")]
 pub struct CheckpointRow {
@@ -45,16 +45,16 @@ pub struct CheckpointRow {
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 #[row(id = "uuid")]
 pub struct CheckpointHead {
-    /// See [`CheckpointRow`].
+    /// Id of the checkpoint, chosen by the task that wrote it.
     pub uuid: CheckpointId,
-    /// See [`CheckpointRow`].
+    /// Number of the trial that wrote it; `None` = the task is no trial's.
     pub trial_id: Option<TrialId>,
-    /// See [`CheckpointRow`].
+    /// Which of its files exist.
     #[row(word)]
     pub state: CheckpointState,
-    /// See [`CheckpointRow`].
+    /// Steps that were completed when it was written: `steps_completed` of its metadata.
     pub steps: i64,
-    /// See [`CheckpointRow`].
+    /// When it was reported, microseconds.
     pub reported_at: i64,
     /// Bytes of its metadata and resources.
     pub bytes: i64,
@@ -97,7 +97,7 @@ pub async fn insert(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<bool, St
     Ok(added > 0)
 }
 
-/// One checkpoint.
+/// The checkpoint with this id; `None` = there is none.
 pub async fn find(
     conn: &mut Conn<'_>,
     uuid: &CheckpointId,
@@ -138,10 +138,10 @@ pub async fn of_trial(
     )?)
 }
 
-/// See [`heads_of_trial`].
+/// The statement of [`heads_of_trial`].
 pub(crate) const HEADS_OF_TRIAL: &str =
     heads!("WHERE trial_id = $1 ORDER BY steps, reported_at, uuid");
-/// See [`heads_of_experiment`].
+/// The statement of [`heads_of_experiment`].
 pub(crate) const HEADS_OF_EXPERIMENT: &str =
     heads!("WHERE experiment_id = $1 ORDER BY reported_at, uuid");
 
@@ -184,14 +184,14 @@ pub async fn of_trials(
     Ok(found)
 }
 
-/// See [`of_experiment`].
+/// The statement of [`of_experiment`], also for the test of query plans.
 pub(crate) const OF_EXPERIMENT: &str =
     "SELECT * FROM checkpoints WHERE experiment_id = $1 ORDER BY reported_at, uuid";
-/// See [`warm_start_sources`].
+/// The statement of [`warm_start_sources`], also for the test of query plans.
 pub(crate) const WARM_STARTED: &str =
     "SELECT DISTINCT warm_start_checkpoint FROM trials WHERE warm_start_checkpoint IS NOT NULL";
 
-/// See [`in_removal`].
+/// The statement of [`in_removal`], also for the test of query plans.
 pub(crate) const IN_REMOVAL: &str =
     "SELECT * FROM checkpoints WHERE removing IS NOT NULL ORDER BY uuid";
 

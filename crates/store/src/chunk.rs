@@ -25,7 +25,7 @@ fn corrupt(message: impl std::fmt::Display) -> StoreError {
     }
 }
 
-/// Packs bytes.
+/// Packs bytes as one chunk, compressed where that is worth it. An error = there are too many.
 pub(crate) fn pack_bytes(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
     if bytes.len() > LARGEST {
         return Err(corrupt(format!(
@@ -70,7 +70,7 @@ pub(crate) fn unpack<T: DeserializeOwned>(data: &[u8]) -> Result<Vec<T>, StoreEr
         .collect()
 }
 
-/// Unpacks bytes.
+/// The bytes of a chunk as [`pack_bytes`] made it. An error = it is damaged.
 pub(crate) fn unpack_bytes(data: &[u8]) -> Result<std::borrow::Cow<'_, [u8]>, StoreError> {
     match data.split_first() {
         Some((&PLAIN, bytes)) => Ok(bytes.into()),

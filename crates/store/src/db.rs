@@ -133,7 +133,7 @@ pub enum StoreError {
     Directory {
         /// The path of the directory.
         path: PathBuf,
-        /// The reason.
+        /// What the file system answered.
         source: std::io::Error,
     },
     /// The address of the database is not understood.
@@ -161,7 +161,7 @@ pub enum StoreError {
     Corrupt {
         /// The kind and the id of the row.
         what: String,
-        /// The reason.
+        /// Why the text or the value cannot be read.
         message: String,
     },
     /// A defect of ours: the change ended in a panic. Nothing of it is stored, and its neighbours are not disturbed.
@@ -422,7 +422,7 @@ const SQLITE: &str = "sqlite";
 const POSTGRES: &str = "postgres";
 
 impl OwnedConn {
-    /// See [`Store::kind`].
+    /// Name of the kind of database: see [`Store::kind`].
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Lite(_) => SQLITE,

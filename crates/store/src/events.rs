@@ -70,17 +70,17 @@ pub struct EventRow {
     pub id: EventId,
     /// Time of the record, in microseconds since 1970-01-01T00:00:00Z.
     pub at: i64,
-    /// See [`NewEvent::actor`].
+    /// Who made the change: as [`NewEvent::actor`].
     pub actor: ActorName,
-    /// See [`NewEvent::subject`].
+    /// What has changed: as [`NewEvent::subject`].
     pub subject: Subject,
     /// The kind of change.
     pub kind: EventKind,
-    /// See [`NewEvent::from`].
+    /// State before the change; `None` = the event is no change of state.
     pub from: Option<RecordedState>,
-    /// See [`NewEvent::to`].
+    /// State after the change; `None` = the event is no change of state.
     pub to: Option<RecordedState>,
-    /// See [`NewEvent::reason`].
+    /// The reason, as a sentence for users; `None` = none was given.
     pub reason: Option<String>,
     /// Further facts on the change as a JSON document; `None` = there are none.
     pub detail: Option<String>,
@@ -237,18 +237,18 @@ macro_rules! sizes {
     };
 }
 
-/// See [`list`].
+/// A statement of [`list`]: sizes of all events behind one.
 pub(crate) const SIZES: &str = sizes!("WHERE id > $1 ORDER BY id LIMIT $2");
-/// See [`list`].
+/// A statement of [`list`]: sizes of the events of one subject behind one.
 pub(crate) const SIZES_OF_SUBJECT: &str =
     sizes!("WHERE subject_kind = $2 AND subject_id = $3 AND id > $1 ORDER BY id LIMIT $4");
-/// See [`list`].
+/// A statement of [`list`]: the events between two positions.
 pub(crate) const ALL: &str = "SELECT * FROM events WHERE id > $1 AND id <= $2 ORDER BY id";
-/// See [`list`].
+/// A statement of [`list`]: those of one subject between two positions.
 pub(crate) const OF_SUBJECT: &str = "SELECT * FROM events WHERE subject_kind = $2 AND subject_id = $3 AND id > $1 \
      AND id <= $4 ORDER BY id";
 
-/// See [`lost_places`].
+/// The statement of [`lost_places`], also for the test of query plans.
 pub(crate) const LOST_PLACES: &str = "SELECT * FROM events WHERE subject_kind = 'agent' AND kind = 'removed' \
      ORDER BY id DESC LIMIT $1";
 

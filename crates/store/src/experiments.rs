@@ -29,7 +29,7 @@ pub enum JobKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Display, EnumString, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub enum SearcherKind {
-    /// One trial.
+    /// One trial, of one set of hyperparameters.
     Single,
     /// Trials by chance.
     Random,
@@ -94,13 +94,13 @@ pub struct ExperimentRow {
     pub project_id: ProjectId,
     /// Experiment it was forked from.
     pub parent_id: Option<ExperimentId>,
-    /// Display name.
+    /// Name of the experiment, which need not be unique.
     pub name: String,
-    /// Free text.
+    /// Description of its owner, free text; may be empty.
     pub description: String,
     /// JSON list of strings.
     pub labels: String,
-    /// Free text.
+    /// Notes of its users, Markdown; may be empty.
     pub notes: String,
     /// The state of its life cycle. Its name is stored in the column `state` too, for queries.
     #[row(json = "machine")]
@@ -111,7 +111,7 @@ pub struct ExperimentRow {
     pub config: String,
     /// Configuration as submitted.
     pub original_config: String,
-    /// Search method.
+    /// Search method by which its trials are created.
     #[row(word)]
     pub searcher_name: SearcherKind,
     /// Metric that is optimised.
@@ -124,7 +124,7 @@ pub struct ExperimentRow {
     pub created_at: i64,
     /// When it ended, microseconds; `None` while live.
     pub ended_at: Option<i64>,
-    /// Trials created.
+    /// Trials created so far.
     pub trial_count: i64,
     /// Trial with the best validation.
     pub best_trial_id: Option<TrialId>,
@@ -132,7 +132,7 @@ pub struct ExperimentRow {
     pub best_metric: Option<f64>,
     /// Checkpoints not deleted.
     pub checkpoint_count: i64,
-    /// Their size.
+    /// Bytes of the checkpoints that `checkpoint_count` counts.
     pub checkpoint_bytes: i64,
     /// Whether the checkpoint policy has been applied since the end.
     pub collected: bool,
@@ -207,9 +207,9 @@ pub struct Filter {
     pub project_id: Option<ProjectId>,
     /// None of these projects.
     pub not_projects: HashSet<ProjectId>,
-    /// Ids below.
+    /// Only experiments with a number below this one; `None` = no bound.
     pub id_below: Option<ExperimentId>,
-    /// Ids above.
+    /// Only experiments with a number above this one; `None` = no bound.
     pub id_above: Option<ExperimentId>,
     /// Any of these ids.
     pub ids: Option<Vec<ExperimentId>>,
@@ -222,7 +222,7 @@ pub struct Filter {
 /// Some of the active experiments: their phase is known by their allocations only.
 #[derive(Debug, Clone)]
 pub enum Active {
-    /// Only these.
+    /// Those of the active experiments that are in this set.
     Only(HashSet<ExperimentId>),
     /// All but these.
     Not(HashSet<ExperimentId>),
@@ -243,7 +243,7 @@ pub enum Sort {
     /// Number of the experiment.
     #[default]
     Id,
-    /// Free text.
+    /// Description, as in a dictionary.
     Description,
     /// As in a dictionary.
     Name,
@@ -251,21 +251,21 @@ pub enum Sort {
     StartTime,
     /// End; unfinished ones last.
     EndTime,
-    /// Stored state.
+    /// Name of the stored state, in alphabetical order.
     State,
     /// Number of trials.
     TrialCount,
     /// Progress of the search, 0 to 1.
     Progress,
-    /// Owner's name.
+    /// Login name of the owner.
     User,
-    /// Source experiment.
+    /// Number of the experiment it was forked from; unforked ones last.
     ForkedFrom,
     /// Name of its pool.
     ResourcePool,
     /// Number of its project.
     ProjectId,
-    /// Checkpoint bytes.
+    /// Bytes of its checkpoints that are not deleted.
     CheckpointSize,
     /// Number of checkpoints.
     CheckpointCount,
@@ -377,7 +377,7 @@ pub async fn numbers(
     Ok(ids)
 }
 
-/// One experiment.
+/// The experiment with this number; `None` = there is none.
 pub async fn find(
     conn: &mut Conn<'_>,
     id: ExperimentId,
@@ -492,33 +492,33 @@ pub async fn to_clean_up(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, Stor
 pub struct NewExperiment {
     /// Row of the job by which the experiment is queued.
     pub job: JobRow,
-    /// See [`ExperimentRow`].
+    /// The project that it is created in.
     pub project_id: ProjectId,
-    /// See [`ExperimentRow`].
+    /// Experiment it is forked from; `None` = of none.
     pub parent_id: Option<ExperimentId>,
-    /// See [`ExperimentRow`].
+    /// Name of the experiment, which need not be unique.
     pub name: String,
-    /// See [`ExperimentRow`].
+    /// Description of its owner, free text; may be empty.
     pub description: String,
-    /// See [`ExperimentRow`].
+    /// Labels of its owner, JSON list of strings.
     pub labels: String,
-    /// See [`ExperimentRow`].
+    /// The state that its life cycle begins with.
     pub state: ExperimentState,
-    /// See [`ExperimentRow`].
+    /// Effective configuration, JSON.
     pub config: String,
-    /// See [`ExperimentRow`].
+    /// Configuration as submitted, before templates and defaults.
     pub original_config: String,
-    /// See [`ExperimentRow`].
+    /// Search method by which its trials are created.
     pub searcher_name: SearcherKind,
-    /// See [`ExperimentRow`].
+    /// Metric that is optimised.
     pub searcher_metric: String,
-    /// See [`ExperimentRow`].
+    /// Whether lower values of that metric are better.
     pub smaller_is_better: bool,
     /// The gzip tar archive of the model definition.
     pub model_definition: Vec<u8>,
-    /// See [`ExperimentRow`].
+    /// Whether it runs outside the cluster, and only reports.
     pub unmanaged: bool,
-    /// See [`ExperimentRow`].
+    /// The name by which its code finds it again, unique over the cluster; `None` = it has none.
     pub external_id: Option<ExternalExperimentId>,
 }
 
@@ -661,7 +661,7 @@ pub async fn recount_checkpoints(conn: &mut Conn<'_>, id: ExperimentId) -> Resul
     .await
 }
 
-/// A job.
+/// The job with this id; `None` = there is none.
 pub async fn job(conn: &mut Conn<'_>, id: &JobId) -> Result<Option<JobRow>, StoreError> {
     conn.flush().await?;
     Ok(fetch_optional!(

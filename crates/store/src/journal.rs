@@ -54,7 +54,7 @@ pub struct Entry {
 pub struct JournalRow {
     /// Order of arrival, given by the writer of the row.
     pub id: JournalId,
-    /// Packed [`Entry`]s.
+    /// The [`Entry`]s of the commit in order, as one compressed value.
     pub data: Vec<u8>,
 }
 

@@ -37,7 +37,7 @@ const CHECKPOINT_PAGES: c_int = 4_096;
 /// Pages after which the writer waits for that itself: bounds the log when writing never pauses (256 MiB).
 const RESTART_PAGES: c_int = 65_536;
 
-/// One connection.
+/// A connection to the file of an SQLite database.
 pub struct LiteConn {
     conn: Connection,
     role: Role,

@@ -84,7 +84,7 @@ impl WriteTx {
 }
 
 impl LiveRows<'_> {
-    /// An experiment.
+    /// The row of an experiment; `None` = it is not loaded, or there is none.
     pub fn experiment(&self, id: ExperimentId) -> Option<&ExperimentRow> {
         self.unit.experiments.get(&id).map(|cell| &*cell.row)
     }
@@ -94,7 +94,7 @@ impl LiveRows<'_> {
         self.unit.experiments.edit(&id, change);
     }
 
-    /// A trial.
+    /// The row of a trial; `None` = it is not loaded, or there is none.
     pub fn trial(&self, id: TrialId) -> Option<&TrialRow> {
         self.unit.trials.get(&id).map(|row| &**row)
     }
@@ -104,7 +104,7 @@ impl LiveRows<'_> {
         self.unit.edit_trial(id, change);
     }
 
-    /// A task.
+    /// The row of a task; `None` = it is not loaded, or there is none.
     pub fn task(&self, id: &TaskId) -> Option<&TaskRow> {
         self.unit.tasks.get(id).map(|cell| &*cell.row)
     }
@@ -125,7 +125,7 @@ impl LiveRows<'_> {
         cell.live.as_ref()?.as_ref()
     }
 
-    /// An allocation.
+    /// The row of an allocation; `None` = it is not loaded, or there is none.
     pub fn allocation(&self, id: &AllocationId) -> Option<&AllocationRow> {
         self.unit.allocations.get(id).map(|cell| &*cell.row)
     }
@@ -155,7 +155,7 @@ impl LiveRows<'_> {
         rows.unwrap_or_default().iter().map(|(row, _)| &**row)
     }
 
-    /// A container.
+    /// The row of a container; `None` = it is not loaded, or there is none.
     pub fn container(&self, id: &ContainerId) -> Option<&ContainerRow> {
         let allocation_id = self.unit.allocation_of(id)?;
         self.containers(allocation_id).find(|row| row.id == *id)
@@ -186,7 +186,7 @@ impl LiveRows<'_> {
             .edit_container(allocation_id, id, change);
     }
 
-    /// A place.
+    /// The row of a place; `None` = it is not loaded, or there is none.
     pub fn place(&self, id: &PlaceId) -> Option<&PlaceRow> {
         self.unit.places.get(id).map(|row| &**row)
     }

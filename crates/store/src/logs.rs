@@ -45,7 +45,7 @@ pub struct ChunkRow {
     pub first_line: LogLineId,
     /// How many lines.
     pub lines: i64,
-    /// Packed [`LogLine`]s.
+    /// The [`LogLine`]s in order, as one compressed value.
     pub data: Vec<u8>,
 }
 
@@ -150,7 +150,7 @@ impl PackedLines {
         self.chunks.iter().map(|chunk| chunk.count).sum()
     }
 
-    /// The lines.
+    /// The lines of all chunks in order. An error = a chunk is damaged.
     pub fn unpack(&self) -> Result<Vec<LogLine>, StoreError> {
         let mut all = Vec::new();
         for chunk in &self.chunks {
@@ -201,7 +201,7 @@ impl PackedLines {
     }
 }
 
-/// Packs lines.
+/// Packs lines into chunks, in their order.
 pub fn pack(lines: &[LogLine]) -> Result<PackedLines, StoreError> {
     let mut packer = Packer::default();
     for line in lines {
@@ -229,7 +229,7 @@ pub fn append_line(conn: &mut Conn<'_>, task_id: &TaskId, line: LogLine) -> Resu
     Ok(())
 }
 
-/// Writes chunks.
+/// Writes new chunks of any tasks.
 pub(crate) async fn save_chunks(
     conn: &mut Conn<'_>,
     rows: &[NewChunk<'_>],
@@ -307,11 +307,11 @@ pub async fn advance_spool(
     Ok((next - first).clamp(0, count))
 }
 
-/// See [`chunks_after`].
+/// The statement of [`chunks_after`], also for the test of query plans.
 pub(crate) const AFTER: &str = "SELECT first_line, lines, data FROM log_chunks WHERE task_id = $1 AND first_line >= \
      COALESCE((SELECT MAX(first_line) FROM log_chunks WHERE task_id = $1 AND first_line <= $2), 0) \
      AND first_line + lines > $2 ORDER BY first_line LIMIT $3";
-/// See [`chunks_before`].
+/// The statement of [`chunks_before`], also for the test of query plans.
 pub(crate) const BEFORE: &str = "SELECT first_line, lines, data FROM log_chunks WHERE task_id = $1 \
      AND first_line < $2 ORDER BY first_line DESC LIMIT $3";
 

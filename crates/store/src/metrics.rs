@@ -25,7 +25,7 @@ pub struct StoredReport {
     /// Steps completed; `None` for profiler groups.
     #[serde(rename = "s", default, skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
-    /// When, microseconds.
+    /// When it was measured, microseconds.
     #[serde(rename = "t")]
     pub at: i64,
     /// Average (or validation) metrics by name. Non-finite numbers are the strings `NaN`, `Infinity`, `-Infinity`.
@@ -42,13 +42,13 @@ pub struct StoredReport {
 /// A [`StoredReport`] without the metrics of its single batches.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Averages {
-    /// See [`StoredReport`].
+    /// Steps completed; `None` for profiler groups.
     #[serde(rename = "s", default)]
     pub step: Option<i64>,
-    /// See [`StoredReport`].
+    /// When it was measured, microseconds.
     #[serde(rename = "t")]
     pub at: i64,
-    /// See [`StoredReport`].
+    /// Average (or validation) metrics by name, with non-finite numbers as in [`StoredReport::metrics`].
     #[serde(rename = "m")]
     pub metrics: Map<String, Value>,
 }
@@ -109,19 +109,19 @@ impl StoredReport {
 /// text that came.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct NewReport<'a> {
-    /// See [`StoredReport`].
+    /// Steps completed; `None` for profiler groups.
     #[serde(rename = "s", skip_serializing_if = "Option::is_none")]
     pub step: Option<i64>,
-    /// See [`StoredReport`].
+    /// When it was measured, microseconds.
     #[serde(rename = "t")]
     pub at: i64,
-    /// See [`StoredReport`].
+    /// Average (or validation) metrics by name, with non-finite numbers as in [`StoredReport::metrics`].
     #[serde(rename = "m")]
     pub metrics: &'a Map<String, Value>,
     /// See [`StoredReport`]; JSON that `serde_json` can read as a [`Value`].
     #[serde(rename = "b", skip_serializing_if = "Option::is_none")]
     pub batches: Option<&'a RawValue>,
-    /// See [`StoredReport`].
+    /// Identity given by the sender; `None` = it gave none.
     #[serde(rename = "i", skip_serializing_if = "Option::is_none")]
     pub report_id: Option<&'a ReportId>,
 }
@@ -165,11 +165,11 @@ pub enum ValueKind {
     Number,
     /// Strings, or values of more than one type.
     String,
-    /// Truth values.
+    /// JSON `true` and `false`.
     Boolean,
-    /// JSON objects.
+    /// JSON objects, which are not looked into.
     Object,
-    /// JSON lists.
+    /// JSON lists, which are not looked into.
     Array,
     /// Nothing but nulls.
     Null,
@@ -181,7 +181,7 @@ pub struct MetricSummary {
     /// The type of its values.
     #[serde(rename = "type")]
     pub kind: ValueKind,
-    /// Values seen.
+    /// How many values were reported.
     pub count: i64,
     /// Sum, for numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -195,7 +195,7 @@ pub struct MetricSummary {
     /// How many values were NaN or infinite: sum, min, max and mean leave those out.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub non_finite: i64,
-    /// Latest value.
+    /// Value of the report that arrived last.
     pub last: Value,
 }
 
@@ -340,7 +340,7 @@ pub struct ChunkRow {
     pub last_step: i64,
     /// How many reports.
     pub reports: i64,
-    /// Packed [`StoredReport`]s.
+    /// The [`StoredReport`]s in order, as one compressed value.
     pub data: Vec<u8>,
 }
 

@@ -8,7 +8,7 @@ use crate::{Conn, StoreError};
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
 #[row(id = "workspace_id")]
 pub struct BindingRow {
-    /// The workspace.
+    /// Number of the workspace that is bound.
     pub workspace_id: WorkspaceId,
     /// Name of the cluster's resource manager.
     pub cluster_name: String,
@@ -29,7 +29,7 @@ pub struct MadeRow {
     pub cluster_name: String,
     /// Name of the namespace.
     pub namespace: String,
-    /// The workspace.
+    /// Number of the workspace that the namespace was made for.
     pub workspace_id: WorkspaceId,
     /// Whether the workspace is gone, and the namespace is to go.
     pub removed: bool,

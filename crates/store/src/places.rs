@@ -16,7 +16,7 @@ use crate::column::{FromRow, text};
 use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
-/// A place.
+/// A place: what containers run on, such as an agent's machine or a node of Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceRow {
     /// Its id; for an agent that of the agent.
@@ -129,7 +129,7 @@ pub async fn list(conn: &mut Conn<'_>) -> Result<Vec<PlaceRow>, StoreError> {
     )?)
 }
 
-/// One place.
+/// The place with this id, connected or away; `None` = there is none.
 pub async fn find(conn: &mut Conn<'_>, id: &PlaceId) -> Result<Option<PlaceRow>, StoreError> {
     if let Some(unit) = &conn.unit
         && let Some(row) = unit.places.get(id)

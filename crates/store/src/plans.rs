@@ -16,11 +16,11 @@ use crate::{
 /// Things that statements are explained with.
 #[derive(Debug, Clone)]
 pub struct Sample {
-    /// An experiment.
+    /// Number of an experiment that is stored.
     pub experiment_id: ExperimentId,
-    /// A trial.
+    /// Number of a trial of that experiment.
     pub trial_id: TrialId,
-    /// A task.
+    /// Id of a task of that trial.
     pub task_id: TaskId,
 }
 

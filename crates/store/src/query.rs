@@ -68,7 +68,7 @@ impl Query {
         }
     }
 
-    /// Appends text.
+    /// Appends text of the statement as it is; values go through [`Self::bind`].
     pub(crate) fn push(&mut self, text: &str) -> &mut Self {
         self.text.push_str(text);
         self

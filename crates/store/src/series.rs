@@ -24,11 +24,11 @@ const FORMAT: u8 = 1;
 /// A reported value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Steps completed.
+    /// Steps completed when it was measured.
     pub step: i64,
-    /// When, microseconds.
+    /// When it was measured, microseconds.
     pub at: i64,
-    /// Always finite.
+    /// The value of the metric, always finite.
     pub value: f64,
 }
 

@@ -13,7 +13,7 @@ use crate::{Conn, StoreError, column};
 #[derive(Clone, PartialEq, Eq, crate::Row)]
 #[row(id = "task_id")]
 pub struct TaskDocument {
-    /// The task.
+    /// Id of the task that the document is of.
     pub task_id: TaskId,
     /// The generic task that it belongs to: it is paused, activated and killed with that one.
     pub parent_id: Option<TaskId>,
@@ -29,7 +29,7 @@ pub struct TaskDocument {
 /// A launched task as lists show it.
 #[derive(Clone, PartialEq, crate::Row)]
 pub struct LaunchedTask {
-    /// The task.
+    /// Id of the launched task.
     pub id: TaskId,
     /// Kind of the task, such as a notebook or a command.
     #[row(word)]
@@ -53,11 +53,11 @@ pub struct LaunchedTask {
     pub ended_at: Option<i64>,
     /// When its log was deleted because it had been kept long enough, microseconds; `None` = it was not.
     pub logs_deleted_at: Option<i64>,
-    /// See [`TaskDocument::parent_id`].
+    /// The generic task that it belongs to, as [`TaskDocument::parent_id`]; `None` = to none.
     pub parent_id: Option<TaskId>,
-    /// See [`TaskDocument::description`].
+    /// The name that its owner gave it, or one that was generated.
     pub description: String,
-    /// See [`TaskDocument::details`].
+    /// What only its kind has, as [`TaskDocument::details`].
     #[row(json)]
     pub details: TaskDetails,
 }
@@ -122,16 +122,16 @@ pub async fn launched(
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 #[row(id = "id")]
 pub struct LaunchedHead {
-    /// See [`LaunchedTask::id`].
+    /// Id of the launched task.
     pub id: TaskId,
-    /// See [`LaunchedTask::workspace_id`].
+    /// The workspace that it is in.
     pub workspace_id: WorkspaceId,
-    /// See [`LaunchedTask::owner_id`].
+    /// The user who owns it.
     pub owner_id: UserId,
-    /// See [`LaunchedTask::state`].
+    /// Where it is in its life, as [`LaunchedTask::state`].
     #[row(json = "machine")]
     pub state: TaskState,
-    /// See [`LaunchedTask::description`].
+    /// The name that its owner gave it, or one that was generated.
     pub description: String,
     /// Bytes of its details.
     pub bytes: i64,

@@ -40,7 +40,7 @@ pub struct MeasurementChunk {
     pub total: i64,
     /// The container that they are of.
     pub container_id: ContainerId,
-    /// Packed measurements.
+    /// The [`TaskMeasurement`]s in order, as one compressed value.
     pub data: Vec<u8>,
 }
 

@@ -5,7 +5,7 @@ use det_ids::{UserId, WorkspaceId};
 use crate::query::{Query, Value, pieces};
 use crate::{Conn, StoreError};
 
-/// A template.
+/// A template: the configuration that others are laid over.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct TemplateRow {
     /// Its name, unique over the cluster.
@@ -25,9 +25,9 @@ pub struct TemplateRow {
 /// What lists of templates are filtered and cut by.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct TemplateHead {
-    /// See [`TemplateRow`].
+    /// Its name, unique over the cluster.
     pub name: String,
-    /// See [`TemplateRow`].
+    /// The workspace that it is in.
     pub workspace_id: WorkspaceId,
     /// Bytes of what it sets.
     pub bytes: i64,

@@ -13,7 +13,7 @@ use crate::query::{Query, pieces};
 use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
-/// A trial.
+/// A trial, with what was last reported of it.
 #[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct TrialRow {
     /// Number, over the whole cluster.
@@ -59,7 +59,7 @@ pub struct TrialRow {
     pub latest_validation: Option<String>,
     /// Checkpoints not deleted.
     pub checkpoint_count: i64,
-    /// Their size.
+    /// Bytes of the checkpoints that `checkpoint_count` counts.
     pub checkpoint_bytes: i64,
     /// Something that users should know, such as reports without the searcher's metric.
     pub notice: Option<String>,
@@ -75,23 +75,23 @@ pub struct TrialRow {
 /// A new trial.
 #[derive(Debug, Clone)]
 pub struct NewTrial {
-    /// See [`TrialRow`].
+    /// Number of the experiment that the trial belongs to.
     pub experiment_id: ExperimentId,
-    /// See [`TrialRow`].
+    /// The searcher's name for it; of an unmanaged trial, its external id or a UUID.
     pub request_id: RequestId,
-    /// See [`TrialRow`].
+    /// Id of its first task.
     pub task_id: TaskId,
-    /// See [`TrialRow`].
+    /// The state that its life cycle begins with.
     pub state: TrialState,
-    /// See [`TrialRow`].
+    /// Hyperparameters, JSON object.
     pub hparams: String,
-    /// See [`TrialRow`].
+    /// Seed of its random values, 0 to 2^31.
     pub seed: i64,
-    /// See [`TrialRow`].
+    /// Checkpoint that the first run starts from; `None` = from the beginning.
     pub warm_start_checkpoint: Option<CheckpointId>,
-    /// See [`TrialRow`].
+    /// When it was created, microseconds.
     pub created_at: i64,
-    /// See [`TrialRow`].
+    /// What is known of its code; `None` = the master runs it.
     pub unmanaged: Option<UnmanagedState>,
 }
 
@@ -205,7 +205,7 @@ pub(crate) async fn save_changed(
     Ok(())
 }
 
-/// One trial.
+/// The trial with this number; `None` = there is none.
 pub async fn find(conn: &mut Conn<'_>, id: TrialId) -> Result<Option<TrialRow>, StoreError> {
     if let Some(unit) = &conn.unit
         && let Some(row) = unit.trials.get(&id)
@@ -284,14 +284,14 @@ pub async fn ids_of_experiment(
 /// A live trial and its state.
 #[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct LiveTrial {
-    /// See [`TrialRow`].
+    /// Number of the trial, over the whole cluster.
     pub id: TrialId,
-    /// See [`TrialRow`].
+    /// The state of its life cycle, as [`TrialRow::state`].
     #[row(json = "machine")]
     pub state: TrialState,
 }
 
-/// See [`live_states`].
+/// A statement of [`live_states`] with this condition and order.
 macro_rules! live {
     ($which:literal) => {
         concat!(
@@ -301,9 +301,9 @@ macro_rules! live {
     };
 }
 
-/// See [`live_states`].
+/// A statement of [`live_states`]: those in one state, at most so many.
 pub(crate) const LIVE_OF_STATE: &str = live!("state = $2 ORDER BY id LIMIT $3");
-/// See [`live_states`].
+/// A statement of [`live_states`]: all that are being stopped.
 pub(crate) const STOPPING: &str = live!("state NOT IN ('ACTIVE', 'PAUSED') ORDER BY id");
 
 /// Live trials of an experiment by number: all that are being stopped, and at most `most` of those that are active, and of
@@ -369,7 +369,7 @@ pub async fn count_live(
     Ok(n)
 }
 
-/// See [`counts`].
+/// The statement of [`counts`], also for the test of query plans.
 pub(crate) const COUNTS: &str =
     "SELECT machine, COUNT(*) FROM trials WHERE experiment_id = $1 GROUP BY machine";
 
@@ -394,14 +394,14 @@ pub async fn counts(
 /// An unmanaged trial whose code is waited for.
 #[derive(Debug, Clone, PartialEq, crate::Row)]
 pub struct UnmanagedTrial {
-    /// See [`TrialRow`].
+    /// Number of the trial, over the whole cluster.
     pub id: TrialId,
-    /// See [`TrialRow`].
+    /// What is known of its code, as [`TrialRow::unmanaged`].
     #[row(json = "unmanaged")]
     pub state: UnmanagedState,
 }
 
-/// See [`unmanaged`].
+/// The statement of [`unmanaged`], also for the test of query plans.
 pub(crate) const UNMANAGED: &str =
     "SELECT id, unmanaged FROM trials WHERE unmanaged IS NOT NULL AND ended_at IS NULL ORDER BY id";
 
@@ -436,19 +436,19 @@ pub enum Sort {
     StartTime,
     /// End; live ones last.
     EndTime,
-    /// Stored state.
+    /// Name of the stored state, in alphabetical order.
     State,
     /// Best validation by the searcher's metric, as reported.
     BestValidation,
     /// Latest validation by the searcher's metric, as reported.
     LatestValidation,
-    /// Steps reported.
+    /// Highest step reported by the current run.
     BatchesProcessed,
-    /// Run time.
+    /// Time from creation to end; live ones last.
     Duration,
-    /// Failures charged.
+    /// Failures that counted against the restart limit.
     Restarts,
-    /// Checkpoint bytes.
+    /// Bytes of its checkpoints that are not deleted.
     CheckpointSize,
     /// Days that logs are kept; those that follow the cluster last.
     LogRetentionDays,

@@ -4,7 +4,7 @@ use det_ids::UserId;
 
 use crate::{Conn, StoreError};
 
-/// A user.
+/// A user of the cluster, with the hash of the password.
 #[derive(Debug, Clone, crate::Row)]
 pub struct UserRow {
     /// Its number, unique over the cluster.
@@ -21,11 +21,11 @@ pub struct UserRow {
     pub active: bool,
     /// Unix identity of this user's tasks; `None` = the cluster's default.
     pub agent_uid: Option<i64>,
-    /// See `agent_uid`.
+    /// Unix user name that belongs to `agent_uid`; `None` = not set.
     pub agent_user: Option<String>,
-    /// See `agent_uid`.
+    /// Numeric group id of the same identity; `None` = not set.
     pub agent_gid: Option<i64>,
-    /// See `agent_uid`.
+    /// Unix group name that belongs to `agent_gid`; `None` = not set.
     pub agent_group: Option<String>,
     /// Last change of this row, microseconds.
     pub modified_at: i64,
@@ -33,7 +33,7 @@ pub struct UserRow {
     pub last_auth_at: Option<i64>,
 }
 
-/// A login.
+/// A login of a user, which is over when it expires or its row is deleted.
 #[derive(Debug, Clone, crate::Row)]
 pub struct SessionRow {
     /// SHA-256 of the token.
@@ -87,7 +87,7 @@ pub async fn insert(conn: &mut Conn<'_>, user: &UserRow) -> Result<UserId, Store
 /// Columns of a user to set; `None` leaves a column as it is.
 #[derive(Debug, Clone, Default)]
 pub struct UserChange {
-    /// Login name.
+    /// New login name, unique; `None` = it stays.
     pub username: Option<String>,
     /// Display name; empty = none.
     pub display_name: Option<String>,
@@ -104,13 +104,13 @@ pub struct UserChange {
 /// The columns of a user's Unix identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IdentityColumns {
-    /// User id.
+    /// Numeric user id; `None` = not set.
     pub uid: Option<i64>,
-    /// User name.
+    /// Unix user name that belongs to `uid`; `None` = not set.
     pub user: Option<String>,
-    /// Group id.
+    /// Numeric group id; `None` = not set.
     pub gid: Option<i64>,
-    /// Group name.
+    /// Unix group name that belongs to `gid`; `None` = not set.
     pub group: Option<String>,
 }
 

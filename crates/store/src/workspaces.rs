@@ -22,7 +22,7 @@ pub enum DeletionState {
     DeleteFailed,
 }
 
-/// A workspace.
+/// A workspace, with what it gives to the work in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, crate::Row)]
 pub struct WorkspaceRow {
     /// Number of the workspace, unique over the cluster.
@@ -37,11 +37,11 @@ pub struct WorkspaceRow {
     pub archived: bool,
     /// Unix identity of tasks in it; `None` = their user's.
     pub agent_uid: Option<i64>,
-    /// See `agent_uid`.
+    /// Unix user name that belongs to `agent_uid`; `None` = not set.
     pub agent_user: Option<String>,
-    /// See `agent_uid`.
+    /// Numeric group id of the same identity; `None` = not set.
     pub agent_gid: Option<i64>,
-    /// See `agent_uid`.
+    /// Unix group name that belongs to `agent_gid`; `None` = not set.
     pub agent_group: Option<String>,
     /// Checkpoint storage laid over the cluster's, JSON.
     pub checkpoint_storage: Option<String>,
@@ -77,7 +77,7 @@ pub struct ProjectRow {
     pub immutable: bool,
     /// Whether it is archived.
     pub archived: bool,
-    /// See [`WorkspaceRow`].
+    /// How far its deletion is; `None` = it was not asked for.
     #[row(word)]
     pub state: Option<DeletionState>,
     /// Why the deletion failed.
@@ -102,7 +102,7 @@ macro_rules! projects {
 pub struct ProjectTexts {
     /// Number of the project.
     pub id: ProjectId,
-    /// Free text.
+    /// What the project is for, free text; may be empty.
     pub description: String,
     /// JSON list of `{name, contents}`.
     pub notes: String,
@@ -122,9 +122,9 @@ pub struct ProjectTextsHead {
 /// That a user has pinned a workspace.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct PinRow {
-    /// The user.
+    /// Number of the user who pinned it.
     pub user_id: UserId,
-    /// The workspace.
+    /// Number of the pinned workspace.
     pub workspace_id: WorkspaceId,
     /// When it was pinned, microseconds.
     pub pinned_at: i64,
@@ -149,7 +149,7 @@ pub async fn pins(conn: &mut Conn<'_>) -> Result<Vec<PinRow>, StoreError> {
     Ok(fetch_all!(conn, PinRow, "SELECT * FROM workspace_pins")?)
 }
 
-/// One workspace.
+/// The workspace with this number; `None` = there is none.
 pub async fn find(
     conn: &mut Conn<'_>,
     id: WorkspaceId,
@@ -162,7 +162,7 @@ pub async fn find(
     )?)
 }
 
-/// One project.
+/// The project with this number, without its texts; `None` = there is none.
 pub async fn find_project(
     conn: &mut Conn<'_>,
     id: ProjectId,

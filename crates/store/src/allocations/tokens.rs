@@ -71,7 +71,7 @@ pub(crate) async fn save_expiries(
 /// The allocation that a token acts for, and its task's owner.
 #[derive(Debug, Clone, crate::Row)]
 pub struct TokenOwner {
-    /// The allocation.
+    /// Id of the allocation that the token acts for.
     pub allocation_id: AllocationId,
     /// The allocation's task.
     pub task_id: TaskId,

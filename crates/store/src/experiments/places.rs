@@ -11,14 +11,14 @@ use crate::{Conn, StoreError};
 pub struct Member {
     /// Number of the experiment.
     pub id: ExperimentId,
-    /// See [`super::ExperimentRow`].
+    /// The project that it is in.
     pub project_id: ProjectId,
-    /// See [`super::ExperimentRow`].
+    /// The user who owns it.
     pub owner_id: UserId,
-    /// See [`super::ExperimentRow`].
+    /// The state of its life cycle, as [`super::ExperimentRow::state`].
     #[row(json = "machine")]
     pub state: ExperimentState,
-    /// See [`super::ExperimentRow`].
+    /// Whether it runs outside the cluster, and only reports.
     pub unmanaged: bool,
 }
 

@@ -5,7 +5,7 @@ use det_ids::{ExperimentId, ExternalExperimentId, UserId};
 use super::{ExperimentRow, find};
 use crate::{Conn, StoreError};
 
-/// See [`find_by_external_id`].
+/// The statement of [`find_by_external_id`], also for the test of query plans.
 pub(crate) const OF_EXTERNAL_ID: &str = "SELECT id FROM experiments WHERE external_id = $1";
 
 /// The experiment of this external id.
@@ -21,7 +21,7 @@ pub async fn find_by_external_id(
     }
 }
 
-/// See [`unmanaged_running`].
+/// The statement of [`unmanaged_running`], also for the test of query plans.
 pub(crate) const UNMANAGED_RUNNING: &str =
     "SELECT id FROM experiments WHERE state = 'ACTIVE' AND unmanaged ORDER BY id";
 
@@ -32,7 +32,7 @@ pub async fn unmanaged_running(conn: &mut Conn<'_>) -> Result<Vec<ExperimentId>,
     Ok(rows.into_iter().map(|(id,)| id).collect())
 }
 
-/// See [`unmanaged_trials_of`].
+/// The statement of [`unmanaged_trials_of`], also for the test of query plans.
 pub(crate) const UNMANAGED_TRIALS_OF: &str = "SELECT CAST(COALESCE(SUM(trial_count), 0) AS BIGINT) FROM experiments WHERE owner_id = $1 AND unmanaged";
 
 /// How many trials the unmanaged experiments of a user have.

@@ -18,25 +18,25 @@ use crate::{StoreError, chunk};
 /// lines, and none of them is to be copied for it. [`LogLine`], which is read back, has them as ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Origin<'a> {
-    /// See [`LogLine`].
+    /// How much the line matters; `None` = not known.
     #[serde(rename = "v", skip_serializing_if = "Option::is_none")]
     pub level: Option<LogLevel>,
-    /// See [`LogLine`].
+    /// Name of the stream that it was written to; `None` = not known.
     #[serde(rename = "o", skip_serializing_if = "Option::is_none")]
     pub stdtype: Option<&'a str>,
-    /// See [`LogLine`].
+    /// Which program wrote it; `None` = not known.
     #[serde(rename = "s", skip_serializing_if = "Option::is_none")]
     pub source: Option<&'a str>,
-    /// See [`LogLine`].
+    /// Rank of the worker process that wrote it; `None` = not known.
     #[serde(rename = "r", skip_serializing_if = "Option::is_none")]
     pub rank_id: Option<i64>,
-    /// See [`LogLine`].
+    /// Allocation that printed it; `None` = not known.
     #[serde(rename = "a", skip_serializing_if = "Option::is_none")]
     pub allocation_id: Option<&'a str>,
-    /// See [`LogLine`].
+    /// Container that printed it; `None` = not known.
     #[serde(rename = "c", skip_serializing_if = "Option::is_none")]
     pub container_id: Option<&'a str>,
-    /// See [`LogLine`].
+    /// Agent that the container ran on; `None` = not known.
     #[serde(rename = "g", skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<&'a str>,
 }

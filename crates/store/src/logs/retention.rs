@@ -10,11 +10,11 @@ use crate::{Conn, StoreError, allocations, task_metrics};
 /// A task that has ended and whose log has not been deleted.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct EndedLog {
-    /// The task.
+    /// Id of the task that wrote the log.
     pub task_id: TaskId,
     /// When it ended, microseconds.
     pub ended_at: i64,
-    /// See [`crate::allocations::TaskRow::log_retention_days`].
+    /// Days that the log is kept, as [`crate::allocations::TaskRow::log_retention_days`].
     pub days: Option<i64>,
 }
 
@@ -29,7 +29,7 @@ pub struct DeletionStep {
     pub whole: bool,
 }
 
-/// See [`page`].
+/// The statement of [`page`], also for the test of query plans.
 pub(crate) const ENDED: &str = "SELECT id AS task_id, ended_at, log_retention_days AS days FROM tasks \
      WHERE ended_at IS NOT NULL AND logs_deleted_at IS NULL AND log_lines > 0 AND (ended_at, id) > ($1, $2) \
      ORDER BY ended_at, id LIMIT $3";

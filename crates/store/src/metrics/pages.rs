@@ -67,14 +67,14 @@ macro_rules! group_page {
     };
 }
 
-/// See [`chunks`].
+/// A statement of [`chunks`], also for the test of query plans: the chunks of one group.
 pub(crate) const GROUP_CHUNKS: PageQuery = group_page!("*", "");
 /// See [`chunks`]. The plus signs keep both databases from going through the chunks of all other trials by number.
 pub(crate) const TRIAL_CHUNKS: &str =
     "SELECT * FROM metric_chunks WHERE trial_id = $1 AND +id > $2 ORDER BY +id LIMIT $3";
-/// See [`marks`].
+/// The statement of [`marks`], also for the test of query plans.
 pub(crate) const MARKS: PageQuery = group_page!("id, run_id, first_step, last_step, reports", "");
-/// See [`chunks_between`].
+/// The statement of [`chunks_between`], also for the test of query plans.
 pub(crate) const BETWEEN: PageQuery = group_page!("*", " AND last_step >= $5 AND first_step <= $6");
 
 /// A page of a trial's chunks after chunk `after`, in order; of one group when given. Without a group each page costs a
@@ -96,15 +96,15 @@ pub async fn chunks(
 /// The position of a chunk, without its reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, crate::Row)]
 pub struct ChunkMark {
-    /// See [`ChunkRow`].
+    /// Position of the chunk in the order of arrival.
     pub id: MetricChunkId,
-    /// See [`ChunkRow`].
+    /// Run of the trial that reported what is in it.
     pub run_id: RunId,
-    /// See [`ChunkRow`].
+    /// Lowest step in it; -1 without steps.
     pub first_step: i64,
-    /// See [`ChunkRow`].
+    /// Highest step in it; -1 without steps.
     pub last_step: i64,
-    /// See [`ChunkRow`].
+    /// How many reports are in it.
     pub reports: i64,
 }
 

@@ -296,7 +296,7 @@ impl<T> Part for AppendList<T> {
 }
 
 impl<T> AppendList<T> {
-    /// Adds one.
+    /// Adds an item at the end; it is written with the next write of its list.
     pub(crate) fn push(&mut self, item: T) {
         self.items.push(item);
     }
@@ -358,7 +358,7 @@ impl<T> Part for NoteList<T> {
 }
 
 impl<T> NoteList<T> {
-    /// Adds one.
+    /// Adds an item at the end, for the observers of the commit.
     pub(crate) fn push(&mut self, item: T) {
         self.items.push(item);
     }
