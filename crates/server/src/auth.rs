@@ -61,7 +61,7 @@ pub struct TaskActor {
     pub owner: User,
     /// Id of the allocation whose token it is.
     pub allocation_id: AllocationId,
-    /// The task.
+    /// Id of the task that acts.
     pub task_id: TaskId,
     /// Its experiment, for trials.
     pub experiment_id: Option<ExperimentId>,

@@ -100,19 +100,19 @@ pub const ALL_GATHERS: Limits = Limits {
 /// All budgets of a master.
 #[derive(Debug, Clone)]
 pub struct Budgets {
-    /// See [`REQUESTS`].
+    /// For requests while they are in memory: see [`REQUESTS`].
     pub requests: Budget,
-    /// See [`SPOOLED`].
+    /// For large requests in files: see [`SPOOLED`].
     pub spooled: Budget,
-    /// See [`HANDLED`].
+    /// For large requests that are being handled: see [`HANDLED`].
     pub handled: Budget,
-    /// See [`ANSWERS`].
+    /// For answers that clients have not read yet: see [`ANSWERS`].
     pub answers: Budget,
-    /// See [`ARCHIVES`].
+    /// For archives of checkpoints that are being made: see [`ARCHIVES`].
     pub archives: Budget,
-    /// See [`STREAMS`].
+    /// For streams of metrics: see [`STREAMS`].
     pub streams: Budget,
-    /// See [`ALL_GATHERS`].
+    /// For values given to all-gathers: see [`ALL_GATHERS`].
     pub all_gathers: Budget,
 }
 

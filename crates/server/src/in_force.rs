@@ -40,7 +40,7 @@ pub struct InForce {
     /// Kinds of resource managers that this master has a driver for.
     drivers: Vec<ManagerKind>,
     state: RwLock<State>,
-    /// Counts replacements.
+    /// How often the configuration was replaced; receivers wait for the next time.
     changes: watch::Sender<u64>,
 }
 

@@ -84,7 +84,7 @@ const LONGEST_PAUSE_FOR_DATABASE: Duration = Duration::from_secs(10);
 /// Why a master did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The database.
+    /// The database cannot be opened or brought to this version.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The address is taken or not ours.

@@ -174,7 +174,7 @@ impl CacheChanges {
     }
 }
 
-/// A place.
+/// A place with its slots, as planners take them.
 #[derive(Debug, Clone, PartialEq)]
 struct Place {
     row: Arc<PlaceRow>,

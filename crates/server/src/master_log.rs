@@ -15,7 +15,7 @@ use tracing_subscriber::layer::Context;
 
 use crate::hub::{Hub, Topic};
 
-/// Lines kept.
+/// Lines that are kept in memory; older ones are dropped.
 pub const CAPACITY: usize = 2_000;
 /// Characters kept of a task's id.
 const LONGEST_ID: usize = 128;
@@ -40,9 +40,9 @@ pub struct Entry {
 /// What of users' work a line is about, by the fields that name it. `None` = the line has no such field.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct About {
-    /// `experiment.id`.
+    /// Number in the field `experiment.id`.
     pub experiment: Option<ExperimentId>,
-    /// `trial.id`.
+    /// Number in the field `trial.id`.
     pub trial: Option<TrialId>,
     /// `task.id` or `allocation.id`.
     pub task: Option<String>,

@@ -26,7 +26,7 @@ pub struct AllGathers {
     exchanges: Arc<Mutex<HashMap<AllocationId, Vec<Exchange>>>>,
 }
 
-/// One exchange.
+/// One exchange of an allocation, which is over once all members have the answer.
 #[derive(Default)]
 struct Exchange {
     /// What members gave, by the id of each call; empty texts once the answer is made.

@@ -35,7 +35,7 @@ const MOST_ACCELERATOR_DATA: usize = 32 << 10;
 /// How the containers of an allocation find each other; element *i* belongs to rank *i*.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendezvous {
-    /// Host addresses.
+    /// Addresses of the hosts that the containers run on.
     pub addresses: Vec<String>,
     /// The asking container's rank.
     pub rank: i64,

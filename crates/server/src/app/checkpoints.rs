@@ -83,7 +83,7 @@ pub struct CheckpointReport {
     pub task_id: TaskId,
     /// Attempt that wrote it; `None` = the one that reports.
     pub allocation_id: Option<AllocationId>,
-    /// With `steps_completed`.
+    /// Metadata of the task; `steps_completed` is among them.
     pub metadata: Map<String, Value>,
     /// Path to bytes; directories end in `/`.
     pub resources: BTreeMap<String, i64>,
@@ -236,7 +236,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// A checkpoint.
+    /// The checkpoint with this UUID. An error = it is no UUID, or there is none.
     pub async fn find(&self, uuid: &CheckpointId) -> AppResult<CheckpointRow> {
         check_uuid("checkpointUuid", uuid)?;
         let mut conn = self.context.store.read().await?;

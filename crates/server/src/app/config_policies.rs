@@ -23,7 +23,7 @@ use crate::error::{AppError, AppResult, ErrorKind};
 /// The workspace or the cluster that policies belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// Of everything.
+    /// Policies of the cluster, which bind the work in every workspace.
     Cluster,
     /// Of a workspace.
     Workspace(WorkspaceId),

@@ -17,7 +17,7 @@ use crate::in_force::InForce;
 /// The database, the configuration, who waits for what, and the end of the master. Cheap to clone.
 #[derive(Clone)]
 pub struct Context {
-    /// The database.
+    /// The database, for reads and for changes.
     pub store: Store,
     /// Who waits for what.
     pub hub: Hub,

@@ -49,7 +49,7 @@ const CHUNKS: i64 = 4;
 /// What was found of a trial's attempt.
 #[derive(Debug, Clone)]
 pub struct Examination {
-    /// The trial.
+    /// Number of the trial that was examined.
     pub trial_id: TrialId,
     /// The attempt that was looked at.
     pub allocation_id: AllocationId,

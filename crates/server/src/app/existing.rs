@@ -11,31 +11,31 @@ use crate::auth::{Auth, User};
 use crate::error::{AppError, AppResult};
 use det_taskspec::noun;
 
-/// An experiment.
+/// The experiment with this number, or the error "not found".
 pub(crate) async fn experiment(conn: &mut Conn<'_>, id: ExperimentId) -> AppResult<ExperimentRow> {
     let row = experiments::find(conn, id).await?;
     row.ok_or_else(|| AppError::not_found("experiment", id))
 }
 
-/// A trial.
+/// The trial with this number, or the error "not found".
 pub(crate) async fn trial(conn: &mut Conn<'_>, id: TrialId) -> AppResult<TrialRow> {
     let row = trials::find(conn, id).await?;
     row.ok_or_else(|| AppError::not_found("trial", id))
 }
 
-/// A job.
+/// The job with this id, or the error "not found".
 pub(crate) async fn job(conn: &mut Conn<'_>, id: &JobId) -> AppResult<JobRow> {
     let row = experiments::job(conn, id).await?;
     row.ok_or_else(|| AppError::not_found("job", id))
 }
 
-/// A task.
+/// The task with this id, or the error "not found".
 pub(crate) async fn task(conn: &mut Conn<'_>, id: &TaskId) -> AppResult<TaskRow> {
     let row = allocations::find_task(conn, id).await?;
     row.ok_or_else(|| AppError::not_found("task", id.as_str().escape_debug()))
 }
 
-/// A user.
+/// The user with this number, or the error "not found".
 pub(crate) fn user(auth: &Auth, id: UserId) -> AppResult<User> {
     auth.user(id).ok_or_else(|| AppError::not_found("user", id))
 }

@@ -77,7 +77,7 @@ pub(crate) enum ArrivalStep {
     Mark {
         /// Host and port.
         api: String,
-        /// The mark.
+        /// The mark that the browser keeps, a random text.
         mark: String,
         /// Hash of the mark: what the host of the API receives in its place.
         hash: String,

@@ -19,7 +19,7 @@ pub struct KnownHomes {
 }
 
 impl KnownHomes {
-    /// Reads everything.
+    /// Reads all workspaces and projects from the store, once at the start.
     pub async fn load(store: &Store) -> Result<Self, StoreError> {
         let mut conn = store.read().await?;
         let homes = Homes::load(&mut conn.conn()).await?;
@@ -57,7 +57,7 @@ pub struct Homes {
 }
 
 impl Homes {
-    /// Reads everything.
+    /// Reads all workspaces and projects, with pins and namespaces.
     pub(crate) async fn load(conn: &mut Conn<'_>) -> Result<Self, StoreError> {
         let workspaces = workspaces::list(conn).await?;
         let projects = workspaces::projects(conn).await?;
@@ -78,7 +78,7 @@ impl Homes {
         })
     }
 
-    /// A workspace.
+    /// The workspace with this number, or the error "not found".
     pub fn workspace(&self, id: WorkspaceId) -> AppResult<&WorkspaceRow> {
         self.workspaces
             .get(&id)

@@ -124,17 +124,17 @@ impl QueuedJob {
 /// A change of the queue as it was asked for: exactly one of all but the job must be given.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueueChange {
-    /// The job.
+    /// Id of the job that is changed.
     pub job_id: JobId,
     /// To be served directly before this job.
     pub ahead_of: Option<JobId>,
     /// To be served directly after this job.
     pub behind_of: Option<JobId>,
-    /// New priority.
+    /// New priority, 1 to 99; which goes first is the pool's.
     pub priority: Option<i64>,
-    /// New share.
+    /// New weight in a fair-share pool, finite and above 0.
     pub weight: Option<f64>,
-    /// New pool.
+    /// Name of the pool to move the job to.
     pub resource_pool: Option<String>,
 }
 

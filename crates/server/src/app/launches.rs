@@ -55,7 +55,7 @@ pub struct LaunchRequest {
     pub workspace_id: Option<WorkspaceId>,
     /// Templates to lay the configuration over; a later one is stronger than an earlier one.
     pub templates: Vec<String>,
-    /// Check only.
+    /// Whether the request is only checked, and nothing is stored.
     pub preview: bool,
     /// What only generic tasks can ask for.
     pub generic: GenericRequest,

@@ -92,7 +92,7 @@ pub struct Report {
     pub group: String,
     /// Steps completed; `None` for profiler groups.
     pub step: Option<i64>,
-    /// When, microseconds.
+    /// When it was measured, microseconds.
     pub at: i64,
     /// Average (or validation) metrics by name.
     pub metrics: Map<String, Value>,

@@ -155,7 +155,7 @@ pub struct Inner {
     pub(crate) specs: specs::Specs,
     /// Previews of searches.
     pub(crate) preview: preview::Previews,
-    /// Another configuration.
+    /// Replaces the configuration while the master runs.
     pub reload: reload::Reload,
     /// Identities of the cluster and of this start of the master.
     pub identity: specs::MasterIdentity,
@@ -165,7 +165,7 @@ pub struct Inner {
     pub(crate) checkpoint_files: checkpoints::files::CheckpointFiles,
     /// Removing files of checkpoints.
     pub(crate) checkpoint_removal: checkpoints::removal::CheckpointRemoval,
-    /// See [`checkpoints::by_task::RemovalTasks`].
+    /// Tasks that delete checkpoints: see [`checkpoints::by_task::RemovalTasks`].
     pub(crate) removal_tasks: checkpoints::by_task::RemovalTasks,
     /// What experiments leave behind.
     pub(crate) clean_up: clean_up::CleanUp,

@@ -22,7 +22,7 @@ pub struct ContextFile {
     pub kind: FileKind,
     /// Content of a file.
     pub content: Vec<u8>,
-    /// Permission bits.
+    /// Permission bits of Unix; only the lowest 12 bits count.
     pub mode: u32,
     /// Last change, seconds since 1970.
     pub mtime: i64,
@@ -31,9 +31,9 @@ pub struct ContextFile {
 /// What an entry is. Links and devices are never part of a context directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
-    /// A file.
+    /// A regular file, with content.
     File,
-    /// A directory.
+    /// A directory; `content` is not read.
     Directory,
 }
 

@@ -18,11 +18,11 @@ use crate::error::{AppError, AppResult};
 /// What a report is about.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ReportSubject<'a> {
-    /// A trial.
+    /// A trial, by its number.
     Trial(TrialId),
-    /// A task.
+    /// A task, by its id.
     Task(&'a TaskId),
-    /// An allocation.
+    /// An allocation, by its id.
     Allocation(&'a AllocationId),
 }
 

@@ -42,7 +42,7 @@ pub struct NewProject {
     pub workspace_id: WorkspaceId,
     /// Name of the project.
     pub name: String,
-    /// Free text.
+    /// What the project is for, free text; may be empty.
     pub description: String,
     /// Short name; empty = made of the name.
     pub key: String,
@@ -51,9 +51,9 @@ pub struct NewProject {
 /// Changes of a project; `None` leaves things as they are.
 #[derive(Debug, Clone, Default)]
 pub struct ProjectPatch {
-    /// New name.
+    /// New name, not in use in the workspace.
     pub name: Option<String>,
-    /// New description.
+    /// New description, free text; empty clears it.
     pub description: Option<String>,
     /// New short name.
     pub key: Option<String>,
@@ -65,14 +65,14 @@ pub struct ProjectPatch {
 pub struct Note {
     /// Title of the note.
     pub name: String,
-    /// Text, Markdown.
+    /// Text of the note, Markdown.
     pub contents: String,
 }
 
 /// A change of a project's notes.
 #[derive(Debug, Clone)]
 pub enum NotesChange {
-    /// One more.
+    /// Adds this note behind the others.
     Add(Note),
     /// These in place of all.
     Replace(Vec<Note>),

@@ -9,9 +9,9 @@ use det_store::experiments::JobRow;
 pub enum JobChange {
     /// 1 to 99; which goes first is decided by the pool's manager.
     Priority(i64),
-    /// Above 0.
+    /// Weight in a fair-share pool, finite and above 0.
     Weight(f64),
-    /// Another pool.
+    /// Name of the pool that it moves to.
     ResourcePool(String),
     /// Most slots in use at once; `None` = no cap.
     MaxSlots(Option<i64>),

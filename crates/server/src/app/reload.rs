@@ -35,7 +35,7 @@ const NAMED: usize = 3;
 /// Who asks for a reload.
 #[derive(Debug, Clone, Copy)]
 pub enum ReloadCaller<'a> {
-    /// A request.
+    /// A request of this actor, whose rights count.
     User(&'a Actor),
     /// A signal to the process.
     Signal,
@@ -66,7 +66,7 @@ pub(crate) struct LogPatch {
     pub(crate) paths: Vec<String>,
     /// `log.level`, a word of the configuration, or why it is none.
     pub(crate) level: Option<AppResult<&'static str>>,
-    /// `log.color`.
+    /// `log.color` of the configuration; `None` = it stays.
     pub(crate) color: Option<bool>,
 }
 

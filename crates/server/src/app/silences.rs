@@ -78,7 +78,7 @@ impl Silences {
         })
     }
 
-    /// [`SilenceClocks::look`], now.
+    /// Looks at these trials at the present time: see [`SilenceClocks::look`].
     pub(crate) fn look(
         &self,
         running: Vec<RunningTrial>,

@@ -50,12 +50,12 @@ pub(crate) struct CheckedSubmission {
     pub(crate) workspace_id: WorkspaceId,
 }
 
-/// A submission.
+/// An experiment as it is submitted.
 #[derive(Debug, Clone, Default)]
 pub struct NewExperimentRequest {
     /// Configuration, YAML or JSON.
     pub config: String,
-    /// Model definition.
+    /// Files of the model definition; none = those of the parent, if there is one.
     pub files: Vec<ContextFile>,
     /// Whether its trials may start.
     pub activate: bool,
@@ -65,7 +65,7 @@ pub struct NewExperimentRequest {
     pub parent_id: Option<ExperimentId>,
     /// Templates to lay the configuration over; a later one is stronger than an earlier one.
     pub templates: Vec<String>,
-    /// Check only.
+    /// Whether the request is only checked, and nothing is stored.
     pub validate_only: bool,
     /// Whether it only reports, and something else runs it.
     pub unmanaged: bool,
@@ -225,7 +225,7 @@ impl<'p> PlacedDocument<'p> {
 /// Who runs the trials of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Runner {
-    /// The master.
+    /// The master starts and stops them in the cluster.
     Master,
     /// Something outside the cluster.
     Outside,

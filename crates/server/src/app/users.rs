@@ -48,13 +48,13 @@ impl NewPassword {
 /// Unix identity of a user's tasks; all parts unset = the cluster's default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnixIdentity {
-    /// User id.
+    /// Numeric user id; `None` = not set.
     pub uid: Option<i64>,
-    /// User name.
+    /// Unix user name that belongs to `uid`; `None` = not set.
     pub user: Option<String>,
-    /// Group id.
+    /// Numeric group id; `None` = not set.
     pub gid: Option<i64>,
-    /// Group name.
+    /// Unix group name that belongs to `gid`; `None` = not set.
     pub group: Option<String>,
 }
 
@@ -138,7 +138,7 @@ pub struct NewUser {
     pub active: bool,
     /// Unix identity of its tasks.
     pub identity: UnixIdentity,
-    /// First password.
+    /// First password; may be blank where the master allows that.
     pub password: NewPassword,
     /// Whether it may log in only elsewhere; refused, since there is no elsewhere.
     pub remote: bool,
@@ -157,7 +157,7 @@ pub struct UserPatch {
     pub active: Option<bool>,
     /// Unix identity of its tasks.
     pub identity: Option<UnixIdentity>,
-    /// New password.
+    /// New password; `None` = it stays.
     pub password: Option<NewPassword>,
     /// Whether it may log in only elsewhere.
     pub remote: Option<bool>,

@@ -37,7 +37,7 @@ const LOST_BEFORE: i64 = 3_600_000_000;
 /// Everything that explains a job.
 #[derive(Debug, Clone)]
 pub struct JobExplanation {
-    /// The job.
+    /// Id of the job that is explained.
     pub job_id: JobId,
     /// What it is the entry of.
     pub subject: JobSubject,

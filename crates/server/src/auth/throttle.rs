@@ -28,7 +28,7 @@ struct Scale {
     free: u32,
     /// Delay after the next one; doubles with each further failure.
     first: Duration,
-    /// Longest delay.
+    /// The delay grows no longer than this.
     longest: Duration,
 }
 

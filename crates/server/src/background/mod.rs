@@ -26,7 +26,7 @@ use crate::works::text_of;
 
 /// Panics of one work within [`WINDOW`] after which the master ends.
 const PANICS: usize = 5;
-/// See [`PANICS`].
+/// The time within which [`PANICS`] are counted.
 const WINDOW: Duration = Duration::from_mins(10);
 /// Work is started again after this long, twice as long after each further panic within [`WINDOW`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

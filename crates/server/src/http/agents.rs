@@ -59,7 +59,7 @@ async fn get_agents(
     message(&GetAgentsResponse { agents, pagination })
 }
 
-/// One agent.
+/// An agent with its slots and containers, as it is now.
 #[utoipa::path(get, path = "/api/v1/agents/{agentId}", operation_id = "GetAgent", tag = "agents",
     params(("agentId" = String, Path, description = "the agent")),
     responses((status = 200, body = GetAgentResponse)))]

@@ -55,7 +55,7 @@ fn container_path(path: ContainerPath) -> AppResult<(AllocationId, ContainerId)>
         .map_err(|_| AppError::invalid("the address of this request cannot be read"))
 }
 
-/// One allocation.
+/// An allocation, live or ended.
 #[utoipa::path(get, path = "/api/v1/allocations/{allocationId}", operation_id = "GetAllocation", tag = "allocations",
     params(("allocationId" = String, Path, description = "the allocation")),
     responses((status = 200, body = GetAllocationResponse)))]

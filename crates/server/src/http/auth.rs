@@ -123,7 +123,7 @@ fn plain(error: ApiError) -> Response {
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 struct PlainLogin {
-    /// User name.
+    /// Name of the user who logs in.
     username: String,
     /// The client's hash of the password; empty for users without one.
     password: Secret,

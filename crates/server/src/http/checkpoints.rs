@@ -161,7 +161,7 @@ async fn patch_checkpoints(
     empty()
 }
 
-/// Deletes checkpoints.
+/// Deletes the files of checkpoints; their rows stay, with the state `DELETED`.
 #[utoipa::path(delete, path = "/api/v1/checkpoints", operation_id = "DeleteCheckpoints", tag = "checkpoints",
     request_body = DeleteCheckpointsRequest, responses((status = 200, body = Empty)))]
 async fn delete_checkpoints(

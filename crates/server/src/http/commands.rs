@@ -63,7 +63,7 @@ async fn launch_command(
     })
 }
 
-/// One command.
+/// A command with its effective configuration.
 #[utoipa::path(get, path = "/api/v1/commands/{commandId}", operation_id = "GetCommand", tag = "commands",
     params(("commandId" = String, Path, description = "the command")),
     responses((status = 200, body = GetCommandResponse)))]

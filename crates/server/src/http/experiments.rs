@@ -80,7 +80,7 @@ async fn get_experiments(
     })
 }
 
-/// One experiment.
+/// An experiment with its configuration and its place in the queue.
 #[utoipa::path(get, path = "/api/v1/experiments/{experimentId}", operation_id = "GetExperiment", tag = "experiments",
     params(("experimentId" = i64, Path)), responses((status = 200, body = GetExperimentResponse)))]
 async fn get_experiment(Caller(master, actor): Caller, PathId(id): PathId<ExperimentId>) -> Answer {

@@ -238,7 +238,7 @@ fn batch(body: PostTaskLogsRequest) -> AppResult<Option<Batch>> {
 /// What became of the records of `POST /task-logs`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, ToSchema)]
 struct UnmanagedLogsTaken {
-    /// Records stored.
+    /// Records that were stored.
     stored: usize,
     /// Records that could not be read or stored.
     dropped: usize,

@@ -67,7 +67,7 @@ async fn launch_notebook(
     })
 }
 
-/// One notebook.
+/// A notebook with its effective configuration.
 #[utoipa::path(get, path = "/api/v1/notebooks/{notebookId}", operation_id = "GetNotebook", tag = "notebooks",
     params(("notebookId" = String, Path, description = "the notebook")),
     responses((status = 200, body = GetNotebookResponse)))]

@@ -76,7 +76,7 @@ async fn post_project(
     answer(&changes::create_project(&master.changes.workspaces, &actor, new).await?)
 }
 
-/// One project.
+/// A project with its notes and counts of its experiments.
 #[utoipa::path(get, path = "/api/v1/projects/{id}", operation_id = "GetProject", tag = "projects",
     params(("id" = i64, Path)), responses((status = 200, body = GetProjectResponse)))]
 async fn get_project(Caller(master, actor): Caller, PathId(id): PathId<ProjectId>) -> Answer {

@@ -47,7 +47,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// No routes.
+    /// A set without any route, for [`Self::merge`] and the other methods.
     pub fn new() -> Self {
         Self::default()
     }

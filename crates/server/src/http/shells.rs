@@ -101,7 +101,7 @@ async fn launch_shell(
     })
 }
 
-/// One shell.
+/// A shell with its effective configuration.
 #[utoipa::path(get, path = "/api/v1/shells/{shellId}", operation_id = "GetShell", tag = "shells",
     params(("shellId" = String, Path, description = "the shell")),
     responses((status = 200, body = GetShellResponse)))]

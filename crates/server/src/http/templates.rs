@@ -65,7 +65,7 @@ async fn get_templates(
     })
 }
 
-/// One template.
+/// A template with the keys that it sets.
 #[utoipa::path(get, path = "/api/v1/templates/{templateName}", operation_id = "GetTemplate", tag = "templates",
     params(("templateName" = String, Path, description = "the template's name")),
     responses((status = 200, body = TemplateResponse)))]

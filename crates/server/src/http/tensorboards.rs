@@ -80,7 +80,7 @@ async fn launch_tensorboard(
     })
 }
 
-/// One tensorboard.
+/// A `TensorBoard` with its effective configuration.
 #[utoipa::path(get, path = "/api/v1/tensorboards/{tensorboardId}", operation_id = "GetTensorboard", tag = "tensorboards",
     params(("tensorboardId" = String, Path, description = "the tensorboard")),
     responses((status = 200, body = GetTensorboardResponse)))]

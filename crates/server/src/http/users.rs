@@ -48,7 +48,7 @@ async fn get_users(
     })
 }
 
-/// One user.
+/// A user by number.
 #[utoipa::path(get, path = "/api/v1/users/{userId}", operation_id = "GetUser", tag = "users",
     params(("userId" = i64, Path, description = "the user's number")),
     responses((status = 200, body = GetUserResponse)))]

@@ -80,7 +80,7 @@ async fn post_workspace(
     changed_answer(&created)
 }
 
-/// One workspace.
+/// A workspace with counts of what is in it.
 #[utoipa::path(get, path = "/api/v1/workspaces/{id}", operation_id = "GetWorkspace", tag = "workspaces",
     params(("id" = i64, Path)), responses((status = 200, body = GetWorkspaceResponse)))]
 async fn get_workspace(Caller(master, actor): Caller, PathId(id): PathId<WorkspaceId>) -> Answer {

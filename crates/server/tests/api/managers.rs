@@ -38,7 +38,7 @@ trait Place: Sized {
     async fn forgets(&mut self, spec: &ContainerSpec);
     /// Reports on one.
     async fn observes(&mut self, spec: &ContainerSpec, observed: ObservedState);
-    /// Goes away.
+    /// The place goes away, as when its machine or its node is lost.
     async fn leave(self);
 }
 

@@ -91,7 +91,7 @@ impl Surroundings for ReplaceableConfig {
     }
 }
 
-/// An answer.
+/// An answer of the master, read to its end.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,

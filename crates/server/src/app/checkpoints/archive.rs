@@ -24,9 +24,9 @@ const PIECE: usize = 64 * 1024;
 /// The form of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// `application/x-tar`.
+    /// A tar archive as it is: `application/x-tar`.
     Tar,
-    /// `application/gzip`.
+    /// A tar archive, compressed: `application/gzip`.
     TarGzip,
     /// `application/zip`; without symbolic links, which it cannot carry everywhere.
     Zip,

@@ -20,7 +20,7 @@ use crate::error::AppResult;
 /// A checkpoint and the validation of the same trial at the same step.
 #[derive(Debug, Clone)]
 pub struct CheckpointWithValidation {
-    /// The checkpoint.
+    /// Row of the checkpoint.
     pub row: CheckpointRow,
     /// `None` = its step was not validated.
     pub validation: Option<StoredReport>,

@@ -11,7 +11,7 @@ pub struct Candidate {
     pub uuid: CheckpointId,
     /// Number of the trial that reported it.
     pub trial_id: TrialId,
-    /// Steps completed.
+    /// Steps that were completed when it was written.
     pub steps: i64,
     /// When it was reported, microseconds; the later of two with equal steps is the later checkpoint.
     pub reported_at: i64,

@@ -32,9 +32,9 @@ const MAX_LABELS: usize = 100;
 pub struct ExperimentPatch {
     /// Display name; must not be blank.
     pub name: Option<String>,
-    /// Free text.
+    /// New description, free text; `None` = it stays.
     pub description: Option<String>,
-    /// Free text.
+    /// New notes, Markdown; `None` = they stay.
     pub notes: Option<String>,
     /// Replaces all labels.
     pub labels: Option<Vec<String>>,
@@ -42,13 +42,13 @@ pub struct ExperimentPatch {
     pub max_slots: Option<Option<i64>>,
     /// 1 to 99; which goes first is the pool's.
     pub priority: Option<i64>,
-    /// Above 0.
+    /// New weight in a fair-share pool, finite and above 0; `None` = it stays.
     pub weight: Option<f64>,
-    /// Checkpoint policy.
+    /// Best checkpoints of the experiment to keep; `None` = it stays.
     pub save_experiment_best: Option<i64>,
-    /// Checkpoint policy.
+    /// Best checkpoints of each trial to keep; `None` = it stays.
     pub save_trial_best: Option<i64>,
-    /// Checkpoint policy.
+    /// Latest checkpoints of each trial to keep; `None` = it stays.
     pub save_trial_latest: Option<i64>,
 }
 

@@ -27,7 +27,7 @@ pub(super) enum Handover {
     },
     /// The browser with this mark may use the service in the name of this session.
     Enter {
-        /// The session.
+        /// The session in whose name the service is used.
         session: SessionName,
         /// Hash of the mark.
         mark: Vec<u8>,

@@ -39,7 +39,7 @@ const MOST_BYTES: usize = 256 << 10;
 pub struct TensorBoardRequest {
     /// Experiments, with all their trials, or the best of very many.
     pub experiment_ids: Vec<ExperimentId>,
-    /// Single trials.
+    /// Trials to show in addition to those of the experiments.
     pub trial_ids: Vec<TrialId>,
 }
 

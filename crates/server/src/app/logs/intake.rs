@@ -20,7 +20,7 @@ use crate::hub::Topic;
 /// Identity of a batch from a spool: which spool, and the sequence number of the batch's first line (from 1).
 #[derive(Debug, Clone)]
 pub struct SpoolBatch {
-    /// The spool.
+    /// Id of the spool that the lines come from.
     pub id: SpoolId,
     /// Sequence number of the first line.
     pub first: i64,

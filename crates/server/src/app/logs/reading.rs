@@ -40,7 +40,7 @@ pub struct LogFilter {
     pub sources: Vec<Word<LogSource>>,
     /// At or before, microseconds.
     pub before: Option<i64>,
-    /// After, microseconds.
+    /// Only lines printed after this time, microseconds; `None` = any time.
     pub after: Option<i64>,
     /// Only lines with this text.
     pub search: Option<Search>,

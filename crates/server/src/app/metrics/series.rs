@@ -88,9 +88,9 @@ impl Work {
 pub struct SeriesQuery {
     /// Points at most.
     pub most: usize,
-    /// First step.
+    /// The lowest step that is shown.
     pub from: i64,
-    /// Last step.
+    /// The highest step that is shown.
     pub to: i64,
 }
 

@@ -99,7 +99,7 @@ impl GatheredReadings {
         self.readings.len() >= GATHERED || self.text_bytes >= GATHERED_NAME_BYTES
     }
 
-    /// Adds one.
+    /// Adds a reading of the series with these labels.
     pub(crate) fn add(&mut self, of: StoredLabels<'_>, reading: Reading) {
         let labels = SeriesLabels {
             kind: of.kind,

@@ -37,13 +37,13 @@ const MARKS: i64 = 10_000;
 /// Where a report comes from.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// The trial.
+    /// Number of the trial that reported it.
     pub(crate) trial_id: TrialId,
     /// Run that reported it.
     pub(crate) run_id: RunId,
     /// Metric group of the report.
     pub(crate) group: String,
-    /// The report.
+    /// Number of the report, unique over the cluster.
     pub(crate) id: StoredReportId,
     /// Step of the report; 0 where it has none.
     pub(crate) step: i64,

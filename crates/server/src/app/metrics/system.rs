@@ -58,7 +58,7 @@ pub struct Measurements {
     pub agent_id: AgentId,
     /// Whether some of it may be stored already.
     pub again: bool,
-    /// The reports.
+    /// Measurements of the container, in the order in which they were made.
     pub reports: Vec<MeasuredReport>,
 }
 
@@ -80,7 +80,7 @@ pub enum SeriesKind {
     System,
     /// How long steps of the training took.
     Timing,
-    /// Anything else.
+    /// Any other series: neither of the machine nor of how long steps took.
     Misc,
 }
 
@@ -101,9 +101,9 @@ pub struct SeriesLabels {
 /// Readings of one series, from an older client.
 #[derive(Debug)]
 pub struct Readings {
-    /// The trial.
+    /// Number of the trial that they are of.
     pub trial_id: TrialId,
-    /// The series.
+    /// What distinguishes their series from the others of the trial.
     pub labels: SeriesLabels,
     /// Values, the batch of each, and when each was measured, microseconds.
     pub readings: Vec<Reading>,
@@ -112,7 +112,7 @@ pub struct Readings {
 /// One value of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading {
-    /// The value.
+    /// What was measured, in the unit of the metric.
     pub value: f64,
     /// Batch that was trained; 0 = not reported.
     pub batch: i64,

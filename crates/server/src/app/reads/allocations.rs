@@ -9,7 +9,7 @@ use crate::app::reads;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 
-/// One allocation.
+/// The allocation with this id, or the error "not found".
 pub(crate) async fn find(
     store: &Store,
     actor: &Actor,

@@ -45,7 +45,7 @@ fn require(actor: &Actor) -> AppResult<()> {
 
 /// Checkpoints with the training that they come from.
 pub(crate) struct TrainedCheckpoints {
-    /// The checkpoints.
+    /// The checkpoints, each with its validation.
     pub(crate) checkpoints: Vec<CheckpointWithValidation>,
     /// The experiment that they come from.
     pub(crate) experiment: ExperimentRow,
@@ -260,7 +260,7 @@ fn has_only_keys_of(config: &Value, common: &Value) -> bool {
     })
 }
 
-/// One checkpoint.
+/// The checkpoint with this UUID, or the error "not found".
 pub(crate) async fn find(
     sources: &CheckpointSources,
     actor: &Actor,

@@ -36,13 +36,13 @@ pub(crate) fn all(known: &KnownHomes, actor: &Actor) -> AppResult<Arc<Homes>> {
 pub(crate) struct Owner {
     /// Number of the user.
     pub(crate) id: UserId,
-    /// Login name.
+    /// Name by which the user logs in.
     pub(crate) username: String,
 }
 
 /// A workspace as it is shown.
 pub(crate) struct WorkspaceView {
-    /// The workspace.
+    /// Row of the workspace.
     pub(crate) row: WorkspaceRow,
     /// Its owner, or who represents the cluster.
     pub(crate) owner: Owner,
@@ -58,7 +58,7 @@ pub(crate) struct WorkspaceView {
 
 /// A project as it is shown.
 pub(crate) struct ProjectView {
-    /// The project.
+    /// Row of the project, without its texts.
     pub(crate) row: ProjectRow,
     /// Its owner, or who represents the cluster.
     pub(crate) owner: Owner,
@@ -235,7 +235,7 @@ pub(crate) async fn workspaces(
     Ok((page.collect(), pagination))
 }
 
-/// One workspace.
+/// The workspace with this number, or the error "not found".
 pub(crate) async fn workspace(
     sources: &HomeSources,
     actor: &Actor,
@@ -373,7 +373,7 @@ pub(crate) async fn projects(
     Ok((overview.projects(rows).await?, pagination))
 }
 
-/// One project.
+/// The project with this number, or the error "not found".
 pub(crate) async fn project(
     sources: &HomeSources,
     actor: &Actor,

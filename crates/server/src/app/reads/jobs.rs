@@ -129,7 +129,7 @@ pub(crate) async fn explanation(
 
 /// A resource pool as it is configured.
 pub(crate) struct PoolView {
-    /// The pool.
+    /// Name, settings and limits of the pool.
     pub(crate) configured: Pool,
     /// Name of its manager; may be empty.
     pub(crate) manager: String,
@@ -147,11 +147,11 @@ pub(crate) struct PoolView {
 pub(crate) struct PoolContents {
     /// The pools, in the order of the configuration.
     pub(crate) pools: Vec<PoolView>,
-    /// All agents.
+    /// Agents of all pools, those that are away among them.
     pub(crate) agents: Vec<PlaceRow>,
     /// All live containers.
     pub(crate) containers: Vec<ContainerRow>,
-    /// All queues.
+    /// Jobs in the queues of all pools.
     pub(crate) queue: Vec<QueuedJob>,
 }
 

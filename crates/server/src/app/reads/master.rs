@@ -23,7 +23,7 @@ pub(crate) struct MasterSources {
     pub(crate) context: Context,
     pub(crate) identity: MasterIdentity,
     pub(crate) managers: Managers,
-    /// Background work.
+    /// Background work, whose health `/health` reports.
     pub(crate) background: Works,
     /// Its own recent log lines.
     pub(crate) log: MasterLog,

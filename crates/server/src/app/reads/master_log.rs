@@ -88,7 +88,7 @@ enum Selection {
     Work,
     /// Those that concern a trial.
     Trial {
-        /// The trial.
+        /// Number of the trial that lines must concern.
         trial: TrialId,
         /// Number of the experiment that the trial belongs to.
         experiment: ExperimentId,

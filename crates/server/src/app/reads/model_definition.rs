@@ -146,7 +146,7 @@ fn missing(of: &ArchiveOf) -> AppError {
     }
 }
 
-/// See [`Archive::blocking`].
+/// What [`Archive::blocking`] returns: the archive as a file.
 struct BlockingReader {
     archive: Archive,
     runtime: Handle,

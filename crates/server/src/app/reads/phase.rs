@@ -15,12 +15,12 @@ pub enum Phase {
     Pulling,
     /// Containers are being started.
     Starting,
-    /// Something runs.
+    /// Containers run, or are being ended.
     Running,
 }
 
 impl Phase {
-    /// Every phase.
+    /// All phases, from the least to the most advanced.
     pub const ALL: [Self; 4] = [Self::Queued, Self::Pulling, Self::Starting, Self::Running];
 
     /// Of an allocation. One that is being ended has run.

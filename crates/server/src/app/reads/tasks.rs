@@ -44,7 +44,7 @@ fn require(actor: &Actor) -> AppResult<()> {
     reads::require(actor, Kind::Task, "tasks")
 }
 
-/// One task.
+/// The task with this id, or the error "not found".
 pub(crate) async fn find(store: &Store, actor: &Actor, task_id: &TaskId) -> AppResult<TaskRow> {
     require(actor)?;
     existing::task(&mut store.read().await?.conn(), task_id).await
@@ -103,11 +103,11 @@ pub(crate) struct LiveAllocation {
 
 /// Everything that runs or waits to run.
 pub(crate) struct Live {
-    /// Live allocations.
+    /// Allocations that have not ended.
     pub(crate) allocations: Vec<LiveAllocation>,
-    /// Their containers.
+    /// Containers of these allocations.
     pub(crate) containers: Vec<ContainerRow>,
-    /// All agents.
+    /// Agents of all pools, those that are away among them.
     pub(crate) agents: Vec<PlaceRow>,
     /// The jobs of live experiments.
     pub(crate) jobs: Vec<JobRow>,

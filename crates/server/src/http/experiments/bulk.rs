@@ -76,7 +76,7 @@ async fn activate_experiments(
     )
 }
 
-/// Pauses experiments.
+/// Pauses experiments of a project: their trials save, stop and give their slots back.
 #[utoipa::path(post, path = "/api/v1/projects/{projectId}/experiments/pause", operation_id = "PauseExperiments",
     tag = "experiments", params(("projectId" = i64, Path)), request_body = BulkExperimentsRequest,
     responses((status = 200, body = BulkExperimentsResponse)))]

@@ -45,7 +45,7 @@ pub(crate) fn first(parts: &Parts) -> AppResult<Response> {
     Ok((StatusCode::SEE_OTHER, [(LOCATION, to)]).into_response())
 }
 
-/// The form.
+/// The form for logging in, as a page.
 pub(crate) async fn show(Query(back): Query<ReturnTo>) -> Response {
     answer(form("", &back.redirect, None))
 }

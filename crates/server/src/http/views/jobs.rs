@@ -46,7 +46,7 @@ fn job_type(subject: &JobSubject) -> JobType {
     }
 }
 
-/// A job.
+/// A queued job with all that a caller may know of it.
 pub fn job(queued: &QueuedJob) -> Job {
     let summary = summary(queued);
     let first_waiting = queued

@@ -79,7 +79,7 @@ pub fn state(row: &AllocationRow) -> TaskState {
     }
 }
 
-/// An allocation.
+/// An allocation, as answers of tasks and allocations have it.
 pub fn allocation(row: &AllocationRow) -> Allocation {
     let ready = matches!(
         row.state,

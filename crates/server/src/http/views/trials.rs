@@ -28,7 +28,7 @@ use crate::error::{AppError, AppResult};
 use crate::http::views::experiments::{object, trial_state};
 use crate::http::views::tasks;
 
-/// A trial.
+/// A trial as it is at `now`, microseconds. An error = what is stored of it cannot be read.
 pub fn trial(row: &TrialRow, parts: &TrialParts, now: i64) -> Result<Trial, StoreError> {
     #[expect(
         clippy::cast_precision_loss,
@@ -120,7 +120,7 @@ fn stored_validation(
 pub enum BatchMetrics {
     /// As they were reported.
     Given,
-    /// Left out.
+    /// They are left out, whether or not there are any.
     Left,
 }
 

@@ -16,7 +16,7 @@ use crate::app::projects::{Note as StoredNote, notes_of};
 use crate::app::reads::homes::{ProjectView, WorkspaceView};
 use crate::error::{AppError, AppResult};
 
-/// A workspace.
+/// A workspace as its reader sees it. An error = what is stored of it cannot be read.
 pub(crate) fn workspace(view: &WorkspaceView) -> AppResult<Workspace> {
     let row = &view.row;
     Ok(Workspace {
@@ -62,7 +62,7 @@ pub(crate) fn by_cluster(bindings: &[BindingRow]) -> BTreeMap<String, WorkspaceN
     shown.collect()
 }
 
-/// A project.
+/// A project as its readers see it. An error = what is stored of it cannot be read.
 pub(crate) fn project(view: &ProjectView) -> AppResult<Project> {
     let (row, texts) = (&view.row, view.texts.as_ref());
     Ok(Project {

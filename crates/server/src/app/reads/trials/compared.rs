@@ -15,7 +15,7 @@ pub(crate) type Names = BTreeMap<String, Vec<String>>;
 
 /// A trial with points of its metrics.
 pub(crate) struct ComparedTrial {
-    /// The trial.
+    /// The trial as it is shown elsewhere.
     pub(crate) trial: TrialWithParts,
     /// Points by group and metric.
     pub(crate) groups: Vec<(String, BTreeMap<String, Vec<Point>>)>,

@@ -60,7 +60,7 @@ impl Key {
 
 /// An entry of a trial's history.
 pub(crate) enum Entry {
-    /// A checkpoint.
+    /// A checkpoint that the trial has reported.
     Checkpoint(CheckpointRow),
     /// A report of the validation group.
     Validation(StoredReport),
