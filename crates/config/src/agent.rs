@@ -185,9 +185,9 @@ keys! {
     without field {
         /// The file that this was read from.
         config_file = Kind::Text, built_in(EMPTY);
-        /// Older key.
+        /// Fluent Bit, the log shipper of agents before version 0.24.1.
         fluent = Kind::Any, warn("is ignored; agents ship logs themselves");
-        /// Older key.
+        /// Label of the agent, before version 0.20.
         label = Kind::Any, warn("is ignored; use \"resource_pool\"");
     }
     with aliases(&[("runtime", "container_runtime", false)]).check(check_document)

@@ -33,7 +33,7 @@ pub use guess::{Guess, UnknownKind, guess};
 /// The kinds of document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DocumentKind {
-    /// An experiment.
+    /// Configuration of an experiment.
     Experiment,
     /// A task of any kind; checked as far as all kinds agree.
     Task,

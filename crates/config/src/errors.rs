@@ -401,7 +401,7 @@ pub struct ConfigWarning {
 }
 
 impl ConfigWarning {
-    /// As [`ConfigErrors::variables_named`].
+    /// Names the variable that gave the value, as [`ConfigErrors::variables_named`] does.
     pub fn variable_named(&mut self, names: &BTreeMap<String, String>) {
         name_variable(&mut self.source, names);
     }

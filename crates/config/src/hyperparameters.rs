@@ -16,7 +16,7 @@ pub enum Hyperparameter {
     Const(Value),
     /// An integer from `minval` to `maxval`, both included.
     Int {
-        /// Lowest value.
+        /// Lowest value that may be chosen.
         minval: i64,
         /// Highest value; above `minval`.
         maxval: i64,
@@ -25,7 +25,7 @@ pub enum Hyperparameter {
     },
     /// A real number in `[minval, maxval)`.
     Double {
-        /// Lowest value.
+        /// Lowest value that may be chosen.
         minval: f64,
         /// Bound above; above `minval`.
         maxval: f64,
@@ -34,7 +34,7 @@ pub enum Hyperparameter {
     },
     /// `base` to the power of a real number in `[minval, maxval)`.
     Log {
-        /// Lowest exponent.
+        /// Lowest exponent that may be chosen.
         minval: f64,
         /// Bound above of the exponent; above `minval`.
         maxval: f64,

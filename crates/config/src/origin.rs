@@ -21,7 +21,7 @@ pub struct Position {
 pub enum Layer {
     /// The document that a user wrote.
     Document,
-    /// `--config key=value`.
+    /// The option `--config key=value` of a command.
     Override,
     /// A variable of the environment.
     Variable,

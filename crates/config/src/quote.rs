@@ -21,7 +21,7 @@ pub(crate) fn quoted(words: &[&str]) -> String {
     quoted_list(words.iter().copied())
 }
 
-/// As [`quoted`].
+/// The words in quotes, with commas, as [`quoted`].
 pub(crate) fn quoted_list<'a>(words: impl Iterator<Item = &'a str>) -> String {
     let words: Vec<String> = words.map(|word| format!("\"{word}\"")).collect();
     words.join(", ")

@@ -41,7 +41,7 @@ pub(crate) enum Kind {
     Above(f64),
     /// A number of at least the bound.
     AtLeast(f64),
-    /// Any text.
+    /// Any text, the empty one included.
     Text,
     /// One of these words.
     Choice(&'static [&'static str]),

@@ -665,9 +665,9 @@ keys! {
         add_capabilities: Vec<String> = CAPABILITIES, merged(Merge::Set);
         /// Linux capabilities to drop.
         drop_capabilities: Vec<String> = CAPABILITIES, merged(Merge::Set);
-        /// Host devices.
+        /// Devices of the host that containers may use.
         devices: Vec<DeviceMapping> = DEVICES, merged(Merge::NewBy("container_path"));
-        /// Host directories.
+        /// Directories of the host that are mounted into containers.
         bind_mounts: Vec<BindMount> = BIND_MOUNTS, merged(Merge::NewBy("container_path"));
         /// Working directory of tasks that name none.
         work_dir: Option<String> = Kind::Text;

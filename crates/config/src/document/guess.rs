@@ -16,7 +16,7 @@ use crate::yaml::{self, Node, Tree};
 /// The kind of a document and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Guess {
-    /// The kind.
+    /// The kind that the document most likely has.
     pub kind: DocumentKind,
     /// Why, as the end of a sentence: `it has "searcher"`.
     pub because: String,

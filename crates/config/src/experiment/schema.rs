@@ -89,7 +89,7 @@ keys! {
         silence_timeout: Option<String> = Kind::Special(&SILENCE_TIMEOUT);
         /// Seeds of the random numbers.
         reproducibility: Reproducibility = Kind::Section(&REPRODUCIBILITY), or("{}");
-        /// System metrics.
+        /// Whether and how the use of processors, memory and GPUs is reported.
         profiling: Profiling = Kind::Section(&PROFILING), or("{}");
         /// Webhooks and data lineage.
         integrations: Option<Integrations> = Kind::Section(&INTEGRATIONS), kept;
@@ -111,12 +111,12 @@ keys! {
         records_per_epoch: u64 = NATURAL, or("0"), warn(OLD_LOOP);
     }
     without field {
-        /// Older key.
+        /// Kerberos settings, in old versions.
         security = Kind::Section(&OLD_SECURITY), warn("is ignored");
-        /// Older key.
+        /// Storage of TensorBoard data, in old versions.
         tensorboard_storage = Kind::Special(&TENSORBOARD_STORAGE),
             warn("is ignored; \"checkpoint_storage\" holds TensorBoard data as well");
-        /// Older key.
+        /// Key of versions before 0.19.10, without effect.
         data_layer = Kind::Any, warn("is ignored");
     }
     with old(&[
@@ -177,14 +177,14 @@ keys! {
         /// Size of `/dev/shm`.
         #[serde(default = "default_shm_size")]
         shm_size: u64 = Kind::Special(&BYTE_SIZE), built_in("4294967296");
-        /// Host devices.
+        /// Devices of the host that every trial may use.
         devices: Vec<DeviceMapping> = DEVICES, or("[]"), merged(Merge::NewBy("container_path"));
-        /// Older key.
+        /// Key of old versions, without effect.
         #[serde(default)]
         native_parallel: bool = Kind::Bool, or("false"), warn("is ignored");
     }
     without field {
-        /// Older key.
+        /// Label of the agents to run on, before version 0.20.0.
         agent_label = Kind::Any, warn("is ignored; use resource pools");
     }
     with check(super::checks::resources)
@@ -201,7 +201,7 @@ keys! {
 }
 
 keys! {
-    /// System metrics.
+    /// System metrics of trials: what they use of processors, memory, disks, network and GPUs.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Profiling, PROFILING {
         /// Whether the supervisor reports what each trial uses of processors, memory, disks, network and GPUs.

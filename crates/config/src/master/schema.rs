@@ -114,7 +114,7 @@ keys! {
         telemetry: Telemetry = Kind::Section(&TELEMETRY), or("{}");
         /// Metrics for operators.
         observability: Observability = Kind::Section(&OBSERVABILITY), or("{}");
-        /// Outgoing webhooks.
+        /// How webhooks are signed, and which address their links have.
         webhooks: Webhooks = Kind::Section(&WEBHOOKS), or("{}"), kept;
         /// The resource manager, which has containers run.
         resource_manager: ResourceManager = Kind::Union(&manager::RESOURCE_MANAGER), or("{}");
@@ -128,9 +128,9 @@ keys! {
     without field {
         /// The file that this was read from.
         config_file = Kind::Text, or("\"\"");
-        /// Older key.
+        /// Directory of static files and migrations, in old versions.
         root = Kind::Text, warn("is ignored; the web pages and migrations are part of the executable");
-        /// Older key.
+        /// Cache of model definitions on disk, in old versions.
         cache = Kind::Section(&CACHE), warn("is ignored; the master keeps no cache on disk");
         /// Looks of the web pages.
         ui_customization = Kind::Section(&UI_CUSTOMIZATION), kept;
@@ -144,11 +144,11 @@ keys! {
         saml = Kind::Section(&sso::SAML), kept;
         /// Single sign-on by OpenID Connect.
         oidc = Kind::Section(&sso::OIDC), kept;
-        /// Hosted service.
+        /// Keys of the hosted service: whether this is it, and where users log in.
         det_cloud = Kind::Section(&sso::DET_CLOUD), kept;
-        /// Hosted service.
+        /// Keys of the hosted service: its audit log, sessions and servers.
         __internal = Kind::Section(&sso::INTERNAL), kept;
-        /// Older key.
+        /// Key of old versions, without effect.
         hasura = Kind::Any, warn(IGNORED);
     }
     without key {
@@ -160,7 +160,7 @@ keys! {
 }
 
 keys! {
-    /// The database.
+    /// A PostgreSQL database: its address, or the parts of it.
     #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Database, DB {
         /// Address of a PostgreSQL database, `postgres://…`, in place of its parts.
@@ -182,9 +182,9 @@ keys! {
         ssl_root_cert: Option<String> = Kind::Text;
     }
     without field {
-        /// Older key.
+        /// Migrations below `root`, in old versions.
         migrations = Kind::Text, warn(IGNORED);
-        /// Older key.
+        /// Views and triggers below `root`, in old versions.
         views_and_triggers = Kind::Text, warn(IGNORED);
     }
     with check(database)
@@ -230,13 +230,13 @@ keys! {
     /// Unix identity of tasks.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct DefaultTask, DEFAULT_TASK {
-        /// User name.
+        /// Unix name of the user that tasks run as.
         user: String = Kind::Special(&NOT_EMPTY), or("\"root\"");
-        /// User id.
+        /// Numeric id of that user.
         uid: u32 = NATURAL_32, or("0");
-        /// Group name.
+        /// Unix name of the group that tasks run as.
         group: String = Kind::Special(&NOT_EMPTY), or("\"root\"");
-        /// Group id.
+        /// Numeric id of that group.
         gid: u32 = NATURAL_32, or("0");
     }
 }
@@ -288,7 +288,7 @@ keys! {
         workspace_creator_assign_role = Kind::Section(&CREATOR_ROLE), kept;
         /// Whether moving jobs needs a permission of its own.
         strict_job_queue_control = Kind::Bool, or("false"), kept;
-        /// Older key.
+        /// Key of old versions, without effect.
         _strict_ntsc_enabled = Kind::Any, warn(IGNORED);
     }
     without key {
@@ -407,9 +407,9 @@ keys! {
     pub struct Telemetry, TELEMETRY {
         /// Whether anything is reported.
         enabled: bool = Kind::Bool, or("false"), warn(NOT_REPORTED);
-        /// Older key.
+        /// Key of Segment for usage reports of the master.
         segment_master_key: String = Kind::Text, or("\"\""), secret, warn(NOT_REPORTED);
-        /// Older key.
+        /// Key of Segment for usage reports of the web pages.
         segment_webui_key: String = Kind::Text, or("\"\""), secret, warn(NOT_REPORTED);
         /// Whether traces are sent.
         otel_enabled: bool = Kind::Bool, or("false"), kept;
@@ -431,7 +431,7 @@ keys! {
 }
 
 keys! {
-    /// Outgoing webhooks.
+    /// How webhooks are signed, and which address their links have.
     #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Webhooks, WEBHOOKS {
         /// Key that signs them; made on the first start unless given.

@@ -21,7 +21,7 @@ pub enum ManagerKind {
 }
 
 impl ManagerKind {
-    /// Every kind.
+    /// Every kind that a configuration may name.
     const ALL: [Self; 4] = [Self::Agent, Self::Kubernetes, Self::Slurm, Self::Pbs];
 
     /// The kind of this word of the configuration; `None` = there is none.

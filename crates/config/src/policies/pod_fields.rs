@@ -221,7 +221,7 @@ enum Of {
     Type(&'static Type),
     /// The value of this key.
     Field(&'static Field),
-    /// Not known.
+    /// Not known: of an element that has no type, or a key that pods do not have.
     Unknown,
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Document, Field, Kind, Need, Note, OldKey, Section, Union};
 
-/// The dialect.
+/// The dialect of JSON Schema that is written.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 
 /// Definitions that occur more than once, by name.

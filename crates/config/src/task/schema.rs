@@ -29,7 +29,7 @@ keys! {
         environment: Environment = Kind::Section(&ENVIRONMENT), or("{}");
         /// What the task needs to run.
         resources: TaskResources = Kind::Section(&RESOURCES), or("{}");
-        /// Host directories.
+        /// Directories of the host that are mounted into the task's container.
         bind_mounts: Vec<BindMount> = BIND_MOUNTS, or("[]"), merged(Merge::NewBy("container_path"));
         /// Working directory; `$AGENT_USER` and `$DET_USER` are replaced. Not together with files that come along.
         #[serde(default)]
@@ -97,14 +97,14 @@ keys! {
         /// Size of `/dev/shm`.
         #[serde(default = "default_shm_size")]
         shm_size: u64 = Kind::Special(&BYTE_SIZE), built_in("4294967296");
-        /// Host devices.
+        /// Devices of the host that the task may use.
         devices: Vec<DeviceMapping> = DEVICES, or("[]"), merged(Merge::NewBy("container_path"));
-        /// Older key.
+        /// Key of old versions, without effect.
         #[serde(default)]
         native_parallel: bool = Kind::Bool, or("false"), warn("is ignored");
     }
     without field {
-        /// Older key.
+        /// Label of the agents to run on, before version 0.20.0.
         agent_label = Kind::Any, warn("is ignored; use resource pools");
     }
 }

@@ -13,7 +13,7 @@ use crate::origin::{Position, Source};
 /// A value and where it was written.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// The value.
+    /// The value itself, with its members.
     pub tree: Tree,
     /// Its place in the text: for a member of a map the place of its key. `None` when it comes from no text.
     pub at: Option<Position>,
@@ -28,9 +28,9 @@ pub enum Tree {
     Bool(bool),
     /// A finite number.
     Number(Number),
-    /// A string.
+    /// A text, which may be empty.
     Text(String),
-    /// A list.
+    /// A list of values, each with its place.
     List(Vec<Node>),
     /// A map with text keys, visited in sorted order.
     Map(BTreeMap<String, Node>),

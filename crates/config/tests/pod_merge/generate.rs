@@ -204,7 +204,7 @@ fn texts(chance: &mut Chance, of: &[&str]) -> Value {
     (0..count).map(|_| Value::from(chance.pick(of))).collect()
 }
 
-/// Different ones.
+/// Some of the texts, each at most once, in their order.
 fn set(chance: &mut Chance, of: &[&str]) -> Value {
     of.iter()
         .filter(|_| chance.one_in(2))

@@ -50,9 +50,9 @@ keys! {
         autoscaling: Option<Autoscaling> = Kind::Section(&AUTOSCALING);
     }
     without field {
-        /// Older key.
+        /// Whether agents find their tasks again, before version 0.21.
         agent_reattach_enabled = Kind::Any, warn("is ignored; agents always find their tasks again");
-        /// Older key.
+        /// Limit of slots in the pool, in old versions.
         max_slots = Kind::Any,
             warn("is ignored; a pool has the slots of its agents. To limit what is used, give a workspace a limit (`det workspace edit --max-slots`) or the pool's provider `max_instances`");
     }

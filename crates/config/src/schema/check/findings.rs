@@ -342,9 +342,9 @@ impl DocumentPosition {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct LayerErrors {
     pub(crate) errors: Vec<ConfigError>,
-    /// See [`Findings::meant`].
+    /// Paths of keys that unknown ones most likely meant: see [`Findings::meant`].
     pub(crate) meant: Vec<String>,
-    /// See [`Findings::empty`].
+    /// Keys that are written without a value: see [`Findings::empty`].
     pub(crate) empty: Vec<(String, Position)>,
 }
 
