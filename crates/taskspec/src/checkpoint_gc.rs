@@ -21,7 +21,7 @@ const GLOBS_FILE: &str = "/run/determined/checkpoint_gc/checkpoints_globs.json";
 pub struct CheckpointGcDetails {
     /// The experiment whose checkpoints they are.
     pub experiment_id: ExperimentId,
-    /// Their UUIDs.
+    /// UUIDs of the checkpoints that are deleted.
     pub checkpoints: Vec<CheckpointId>,
     /// Patterns of the files that go; none = nothing is deleted, and what is left is reported.
     pub globs: Vec<String>,
@@ -70,13 +70,13 @@ pub enum Remover {
 /// What `det-supervisor remove-checkpoints` is to do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovalOrder {
-    /// See [`Remover::Supervisor`].
+    /// Absolute path of the directory of checkpoints, in the container.
     pub directory: String,
-    /// See [`Remover::Supervisor`].
+    /// TensorBoard files to delete, relative to that; `None` = they stay.
     pub tensorboard: Option<String>,
-    /// See [`CheckpointGcDetails::checkpoints`].
+    /// UUIDs of the checkpoints that are deleted.
     pub checkpoints: Vec<CheckpointId>,
-    /// See [`CheckpointGcDetails::globs`].
+    /// Patterns of the files that go, as [`CheckpointGcDetails::globs`].
     pub globs: Vec<String>,
 }
 

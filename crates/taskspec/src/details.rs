@@ -18,15 +18,15 @@ use crate::{Entrypoint, Mount, TaskFile, TaskKind};
 pub enum TaskDetails {
     /// Nothing of its own.
     Command,
-    /// See [`GenericDetails`].
+    /// Where a generic task comes from, and whether it can be paused: see [`GenericDetails`].
     Generic(GenericDetails),
-    /// See [`ShellDetails`].
+    /// Port and keys of a shell: see [`ShellDetails`].
     Shell(ShellDetails),
-    /// See [`NotebookDetails`].
+    /// Port, token and certificate of a notebook: see [`NotebookDetails`].
     Notebook(NotebookDetails),
-    /// See [`TensorBoardDetails`].
+    /// What a TensorBoard shows: see [`TensorBoardDetails`].
     Tensorboard(TensorBoardDetails),
-    /// See [`CheckpointGcDetails`].
+    /// What is deleted, and by what: see [`CheckpointGcDetails`].
     CheckpointGc(CheckpointGcDetails),
 }
 

@@ -32,9 +32,9 @@ pub enum TaskKind {
     Notebook,
     /// A shell that users enter with SSH.
     Shell,
-    /// A command.
+    /// A command: a program that runs until it ends.
     Command,
-    /// A TensorBoard.
+    /// A TensorBoard server over metrics of trials.
     Tensorboard,
     /// Deletion of checkpoints' files.
     CheckpointGc,
@@ -57,7 +57,7 @@ struct Words {
 }
 
 impl TaskKind {
-    /// Every kind.
+    /// Every kind, in the order of their declaration.
     pub const ALL: [Self; 7] = [
         Self::Trial,
         Self::Notebook,
@@ -167,20 +167,20 @@ impl TaskKind {
 /// the master makes. Its words are those of the [`TaskKind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaunchKind {
-    /// [`TaskKind::Notebook`].
+    /// A Jupyter notebook: [`TaskKind::Notebook`].
     Notebook,
-    /// [`TaskKind::Shell`].
+    /// A shell that users enter with SSH: [`TaskKind::Shell`].
     Shell,
-    /// [`TaskKind::Command`].
+    /// A program that runs until it ends: [`TaskKind::Command`].
     Command,
-    /// [`TaskKind::Tensorboard`].
+    /// A TensorBoard server: [`TaskKind::Tensorboard`].
     Tensorboard,
-    /// [`TaskKind::Generic`].
+    /// Anything else that runs in a container: [`TaskKind::Generic`].
     Generic,
 }
 
 impl LaunchKind {
-    /// Every kind.
+    /// Every kind, in the order of their declaration.
     pub const ALL: [Self; 5] = [
         Self::Notebook,
         Self::Shell,

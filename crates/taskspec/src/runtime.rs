@@ -17,7 +17,7 @@ pub enum RuntimeKind {
 }
 
 impl RuntimeKind {
-    /// Every kind.
+    /// Every kind, in the order of their declaration.
     pub const ALL: [Self; 3] = [Self::Docker, Self::Podman, Self::Process];
 
     /// The name in reports to the master and in messages.

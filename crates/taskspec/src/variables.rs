@@ -62,11 +62,11 @@ pub enum SetBy {
 pub enum Tasks {
     /// Tasks of every kind.
     All,
-    /// Trials only.
+    /// Only tasks of trials.
     Trials,
-    /// Notebooks only.
+    /// Only tasks of notebooks.
     Notebooks,
-    /// `TensorBoards` only.
+    /// Only tasks of `TensorBoards`.
     TensorBoards,
 }
 
