@@ -15,7 +15,7 @@ use crate::error::CliError;
 
 /// Where the log lines of a long-running process are written.
 pub(crate) enum LogTarget<'a> {
-    /// Standard error.
+    /// Standard error of the process.
     Stderr,
     /// A file; warnings and errors are written to standard error as well.
     File(&'a Path),

@@ -87,7 +87,7 @@ impl Client {
         &self.master
     }
 
-    /// Reads `path`.
+    /// Reads what is at `path` with `GET`.
     pub async fn get(&self, path: &str, query: &Query) -> Result<Value, ClientError> {
         self.call(Method::GET, path, query, None).await
     }

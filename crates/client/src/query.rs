@@ -6,7 +6,7 @@
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// No parameters.
+    /// A query without any parameter.
     pub fn new() -> Self {
         Self::default()
     }

@@ -20,9 +20,9 @@ pub const DEFAULT_USER: &str = "determined";
 /// The user's settings in the process environment.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
-    /// `DET_USER`.
+    /// `DET_USER`: name of the user to log in as; `None` = not set.
     pub user: Option<String>,
-    /// `DET_PASS`.
+    /// `DET_PASS`: password of that user; `None` = not set.
     pub password: Option<Secret>,
     /// `DET_USER_TOKEN`, set inside tasks.
     pub user_token: Option<Secret>,
@@ -43,7 +43,7 @@ impl Environment {
 /// The user to log in as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// The name.
+    /// Name of the user.
     pub user: String,
     /// The password, if it is known without a prompt.
     pub password: Option<Secret>,

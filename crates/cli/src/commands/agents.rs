@@ -50,7 +50,7 @@ pub(crate) enum AgentAction {
 pub(crate) struct AgentChoice {
     /// Id of the agent
     agent_id: Option<String>,
-    /// All agents
+    /// All agents of the cluster
     #[arg(long)]
     all: bool,
 }

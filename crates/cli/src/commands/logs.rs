@@ -144,7 +144,7 @@ impl Level {
 pub(crate) enum LogSource {
     /// A trial, over all its tasks.
     Trial(TrialId),
-    /// One task.
+    /// One task, by its id.
     Task(String),
 }
 

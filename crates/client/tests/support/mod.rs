@@ -19,7 +19,7 @@ use serde_json::Value;
 /// One request as it was received.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReceivedRequest {
-    /// `METHOD /path?query`.
+    /// The first line without the version: `METHOD /path?query`.
     pub line: String,
     /// The headers, names in lower case.
     pub headers: HashMap<String, String>,

@@ -14,7 +14,7 @@ use crate::error::{CliError, Exit};
 use crate::values::state;
 use crate::{output, prompt};
 
-/// One experiment.
+/// The experiment that a command is about.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct ExperimentArg {
     /// Id of the experiment

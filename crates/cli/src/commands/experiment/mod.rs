@@ -168,7 +168,7 @@ pub(crate) async fn run(args: ExperimentArgs, context: &Context) -> Result<ExitC
     result.map(|()| ExitCode::SUCCESS)
 }
 
-/// `/api/v1/experiments/ID`.
+/// Path of an experiment in the API: `/api/v1/experiments/ID`.
 fn path(experiment: ExperimentId) -> String {
     api_path(["experiments", &experiment.to_string()])
 }

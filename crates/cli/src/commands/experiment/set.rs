@@ -73,7 +73,7 @@ pub(crate) enum LabelAction {
 pub(crate) struct LabelArgs {
     /// Id of the experiment
     experiment_id: ExperimentId,
-    /// The label
+    /// Label to add or to take away
     label: String,
 }
 

@@ -169,7 +169,7 @@ pub(crate) enum LaunchedAction {
     /// List your own, those that live and those that ended in the last day (the default)
     #[command(visible_alias = "ls")]
     List(ListArgs),
-    /// Show one
+    /// Show one with its state and its owner
     Describe {
         /// Its id, or enough of its beginning
         id: String,
@@ -204,7 +204,7 @@ pub(crate) enum LaunchedAction {
     },
     /// End some at once
     Kill(steer::KillArgs),
-    /// Change one
+    /// Change an attribute of one
     #[command(subcommand, subcommand_value_name = "ATTRIBUTE")]
     Set(steer::SetAction),
 }

@@ -22,7 +22,7 @@ use crate::error::CliError;
 use crate::private_files;
 use crate::values::text;
 
-/// The program.
+/// Program that connects, looked for in `PATH`.
 const SSH: &str = "ssh";
 /// Its exit code when the connection fails, and not what it ran.
 pub(super) const FAILED: u8 = 255;
