@@ -41,7 +41,7 @@ pub enum DataDirError {
         "another agent uses the data directory \"{}\"; stop it, or give this one a directory of its own", path.display()
     )]
     InUse {
-        /// The directory.
+        /// Path of the data directory.
         path: PathBuf,
     },
     /// It cannot be created, read or written.

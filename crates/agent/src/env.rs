@@ -45,7 +45,7 @@ pub(crate) struct AgentFacts<'a> {
 pub(crate) enum CertCheck {
     /// With the certificate authorities of their image or host.
     Usual,
-    /// With [`CERT_FILE`].
+    /// With the master's certificate alone, in the file [`CERT_FILE`].
     File,
     /// Not at all.
     Off,

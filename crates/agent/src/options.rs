@@ -284,13 +284,13 @@ pub struct ClientIdentity {
 /// Proxy settings for tasks; `None` = not set.
 #[derive(Clone, Default)]
 pub struct ProxyOptions {
-    /// Becomes `HTTP_PROXY`.
+    /// Proxy of HTTP requests: `HTTP_PROXY` of tasks.
     pub http: Option<String>,
-    /// Becomes `HTTPS_PROXY`.
+    /// Proxy of HTTPS requests: `HTTPS_PROXY` of tasks.
     pub https: Option<String>,
-    /// Becomes `FTP_PROXY`.
+    /// Proxy of FTP requests: `FTP_PROXY` of tasks.
     pub ftp: Option<String>,
-    /// Becomes `NO_PROXY`.
+    /// Hosts that are reached without a proxy: `NO_PROXY` of tasks.
     pub no_proxy: Option<String>,
 }
 
@@ -311,7 +311,7 @@ impl std::fmt::Debug for ProxyOptions {
 pub struct Secret(String);
 
 impl Secret {
-    /// Wraps `text`.
+    /// A secret with this text, which `Debug` hides.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }

@@ -39,7 +39,7 @@ pub enum PythonError {
     /// The small script that calls the interpreter cannot be written.
     #[error("cannot write \"{}\"", path.display())]
     Shim {
-        /// The script.
+        /// Path of the script that could not be written.
         path: PathBuf,
         /// The error of the operating system.
         source: std::io::Error,

@@ -29,7 +29,7 @@ pub enum TlsError {
     Pem {
         /// What the file should contain.
         what: &'static str,
-        /// The file.
+        /// Path of the file that could not be read.
         path: PathBuf,
         /// Why it cannot be used, for users.
         reason: String,

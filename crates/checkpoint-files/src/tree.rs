@@ -24,7 +24,7 @@ pub struct Entry {
     pub path: PathBuf,
     /// File, directory or link.
     pub kind: EntryKind,
-    /// Permission bits.
+    /// Permission bits of Unix.
     pub mode: u32,
     /// Unix user id of its owner.
     pub uid: u32,
@@ -46,9 +46,9 @@ impl Entry {
 /// What an [`Entry`] is. Devices, pipes and sockets are no part of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
-    /// A directory.
+    /// A directory, which may be empty.
     Directory,
-    /// A file.
+    /// A regular file, with content.
     File {
         /// Size of the file, in bytes.
         size: u64,

@@ -57,7 +57,7 @@ pub struct FoundPath {
 }
 
 impl FoundPath {
-    /// As [`by_descriptor`].
+    /// A path for the file by its descriptor: see [`by_descriptor`].
     pub fn by_descriptor(&self) -> PathBuf {
         by_descriptor(self.descriptor.as_fd())
     }
@@ -91,7 +91,7 @@ pub enum OpenError {
     Access {
         /// The operation that failed, as a verb.
         action: &'static str,
-        /// The part.
+        /// Path of the part that could not be opened or created.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,

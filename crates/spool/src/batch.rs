@@ -32,9 +32,9 @@ impl Batch {
 /// Ids of the task, allocation, agent and container that wrote the records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchIds {
-    /// The task.
+    /// The task that the container works for.
     pub task_id: TaskId,
-    /// The allocation.
+    /// The attempt of the task that the container belongs to.
     pub allocation_id: AllocationId,
     /// The agent that runs the container.
     pub agent_id: AgentId,

@@ -9,33 +9,33 @@ pub enum SpoolError {
     /// The directory could not be created.
     #[error("could not create the spool directory {path:?}")]
     Create {
-        /// The directory.
+        /// Path of the spool's directory.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The directory could not be listed.
     #[error("could not list the spool directory {path:?}")]
     List {
-        /// The directory.
+        /// Path of the spool's directory.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A segment or the acknowledgement could not be opened or read.
     #[error("could not read {path:?}")]
     Read {
-        /// The file.
+        /// Path of the segment or of the acknowledgement.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A segment or the acknowledgement could not be written.
     #[error("could not write {path:?}")]
     Write {
-        /// The file.
+        /// Path of the segment or of the acknowledgement.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A record could not be expressed as a frame.

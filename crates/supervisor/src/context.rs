@@ -69,7 +69,7 @@ pub(crate) enum ContextError {
     /// A file or directory could not be written.
     #[error("could not unpack {path:?} of the context directory: {source}")]
     Write {
-        /// The file.
+        /// Path of the file or directory, in the archive or on disk.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,

@@ -44,7 +44,7 @@ pub(crate) fn write(
     write_json(dir, "resources.json", &resources)
 }
 
-/// Writes `rendezvous.json`.
+/// Writes `rendezvous.json`: the addresses of the peers, for the code of the task.
 pub(crate) fn write_rendezvous(dir: &Path, rendezvous: &Rendezvous) -> Result<(), SetupError> {
     write_json(dir, "rendezvous.json", rendezvous)
 }

@@ -43,7 +43,7 @@ struct Traceback {
 /// What has followed the first line of a traceback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TracebackEnd {
-    /// Frames alone.
+    /// Frames alone: the error is still to come.
     Open,
     /// The error as well, and nothing after it.
     Last,

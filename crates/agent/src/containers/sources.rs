@@ -19,7 +19,7 @@ use crate::runtime::guard::create_below;
 /// A path of this host as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Source {
-    /// Without links.
+    /// The path without links.
     path: PathBuf,
     device: u64,
     inode: u64,

@@ -102,7 +102,7 @@ fn instances(device: &nvml_wrapper::Device<'_>, gpu_name: &str) -> Vec<Instance>
         .collect()
 }
 
-/// `NVML_DEVICE_MIG_ENABLE`.
+/// MIG is on: `NVML_DEVICE_MIG_ENABLE` of NVML.
 const MIG_ENABLED: u32 = 1;
 
 fn from_tool(tool: &Path) -> Vec<FoundGpu> {

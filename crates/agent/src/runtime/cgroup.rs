@@ -35,7 +35,7 @@ pub(crate) struct CgroupRoot {
 enum Version {
     /// A tree for each controller, below this directory.
     One(PathBuf),
-    /// One tree.
+    /// One tree for all controllers.
     Two,
 }
 

@@ -120,7 +120,7 @@ pub(crate) enum EngineState {
     Created { id: String },
     /// The process of the container runs.
     Running { id: String },
-    /// Has ended.
+    /// The process of the container has ended.
     Ended { id: String },
 }
 

@@ -21,11 +21,11 @@ const BY_FAMILY: u16 = 20;
 const DUMP: u16 = 0x301;
 /// `TCP_LISTEN` as a set of states.
 const LISTENING: u32 = 1 << 10;
-/// `IPPROTO_TCP`.
+/// Protocol of the sockets that are asked for: `IPPROTO_TCP`.
 const TCP: u8 = 6;
 /// `struct nlmsghdr`: length, kind, flags, sequence, port of the sender.
 const HEADER_BYTES: usize = 16;
-/// `struct inet_diag_req_v2`.
+/// Length of `struct inet_diag_req_v2`, in bytes.
 const REQUEST_BYTES: usize = 56;
 /// `struct inet_diag_msg`: where it has the port, the address and the inode, and how long it is.
 const PORT_AT: usize = 4;
