@@ -76,9 +76,9 @@ pub enum Kind {
     Allocation,
     /// A checkpoint with its files.
     Checkpoint,
-    /// A workspace.
+    /// A workspace with its settings and limits.
     Workspace,
-    /// A project.
+    /// A project with its notes.
     Project,
     /// A configuration template.
     Template,

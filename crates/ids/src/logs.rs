@@ -72,7 +72,7 @@ impl LogLevel {
 
 /// A word of log lines that has a fixed set of values, besides which clients may send any text.
 pub trait LogWord: Copy + fmt::Debug + 'static {
-    /// Every value.
+    /// All values of the fixed set.
     const ALL: &'static [Self];
 
     /// The text on the wire and in stored lines.
@@ -83,7 +83,7 @@ pub trait LogWord: Copy + fmt::Debug + 'static {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogStream {
-    /// Standard output.
+    /// Standard output of the task's processes.
     Stdout,
     /// Standard error, and messages of the supervisor to users.
     Stderr,
@@ -113,7 +113,7 @@ impl LogWord for LogStream {
 pub enum LogSource {
     /// The task's own code, or what supervises it.
     Task,
-    /// The master.
+    /// The master that runs the task.
     Master,
     /// The agent that ran the task.
     Agent,

@@ -158,7 +158,7 @@ pub enum ExperimentEvent {
     Continue,
     /// A user deletes it.
     Delete,
-    /// Removal failed.
+    /// Its checkpoints or rows could not be removed.
     DeleteFailed,
 }
 

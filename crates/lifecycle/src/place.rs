@@ -27,7 +27,7 @@ pub enum Capacity {
     Devices(Vec<Device>),
     /// So many slots; a container is granted a number of them, and the place chooses which.
     Count {
-        /// How many.
+        /// How many slots the place offers.
         slots: u32,
         /// The kind of device that each of them is.
         kind: DeviceKind,
@@ -78,7 +78,7 @@ impl Capacity {
         }
     }
 
-    /// The slots.
+    /// Slots that the place offers; numbered from 0 where they have no names.
     pub fn slots(&self) -> Vec<SlotId> {
         match self {
             Self::Devices(devices) => devices.iter().map(|device| device.id).collect(),

@@ -20,13 +20,13 @@ use crate::state_name::{AllocationStateName, CheckpointState, StateName, TaskSta
     strum(serialize_all = "snake_case")
 )]
 pub enum Subject {
-    /// An experiment.
+    /// An experiment, by its number.
     Experiment(ExperimentId),
-    /// A trial.
+    /// A trial, by its number.
     Trial(TrialId),
-    /// A task.
+    /// A task, by its id.
     Task(TaskId),
-    /// An allocation.
+    /// An allocation, by its id.
     Allocation(AllocationId),
     /// An entry of the queue.
     Job(JobId),

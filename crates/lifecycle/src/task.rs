@@ -126,7 +126,7 @@ pub enum TaskState {
     Suspended,
     /// Waits for slots.
     Queued,
-    /// Has slots.
+    /// Its attempt has slots: containers start or run.
     Running,
     /// Its attempt is on its way out.
     Stopping(Stop),

@@ -399,7 +399,7 @@ pub enum Event {
     },
     /// A place has reported whether it can start containers. One that cannot finishes what it has and takes nothing new.
     HostReported {
-        /// The place.
+        /// Id of the place that has reported.
         place: PlaceId,
         /// What keeps it from starting containers, in a few words for users; `None` = nothing does.
         fault: Option<String>,

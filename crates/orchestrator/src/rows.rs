@@ -76,7 +76,7 @@ impl fmt::Display for SearchedMetrics {
     }
 }
 
-/// A trial.
+/// Row of a trial, as far as decisions need it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trial {
     /// Number of the trial, unique in the cluster.

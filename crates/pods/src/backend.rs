@@ -56,7 +56,7 @@ pub enum GroupApi {
     V1Beta1,
     /// `scheduling.k8s.io/v1alpha2`, of Kubernetes 1.36.
     V1Alpha2,
-    /// `scheduling.volcano.sh/v1beta1`.
+    /// `scheduling.volcano.sh/v1beta1`, of the scheduler Volcano.
     Volcano,
 }
 

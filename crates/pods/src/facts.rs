@@ -48,7 +48,7 @@ impl MasterUrl {
         self.scheme.eq_ignore_ascii_case("https")
     }
 
-    /// `scheme://host:port`.
+    /// The address as `scheme://host:port`; an IPv6 host gets brackets.
     pub fn url(&self) -> String {
         let Self {
             scheme, host, port, ..

@@ -112,7 +112,7 @@ pub enum ObjectsError {
          and larger pods"
     )]
     SecretTooLarge {
-        /// The allocation.
+        /// Id of the allocation whose Secret is too large.
         allocation_id: AllocationId,
         /// Number of containers of the allocation.
         members: usize,

@@ -55,7 +55,7 @@ pub struct PlaceholderRequest<'a> {
     pub selected: Option<NamespaceSelector<'a>>,
     /// Names of nodes that it must not run on.
     pub excluded_nodes: &'a BTreeSet<String>,
-    /// Their image.
+    /// Image that their containers run, such as `pause`.
     pub image: &'a str,
     /// Since when nodes are asked for.
     pub since: Micros,
@@ -77,7 +77,7 @@ pub struct PlaceholderRecord {
 /// The Jobs of the placeholders of a task, one for each size of pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placeholders {
-    /// The Jobs.
+    /// The Jobs, one for each size of pod, as Kubernetes reads them.
     pub jobs: Vec<Value>,
     /// What [`PlaceholderRecord::pods`] of all of them is.
     pub pods: String,

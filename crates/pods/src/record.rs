@@ -17,7 +17,7 @@ pub(crate) const PORTS_ANNOTATION: &str = "determined.ai/ports";
 /// What a Job records of the containers it was made for, read back after a restart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobRecord {
-    /// Their allocation.
+    /// Id of the allocation that the containers belong to.
     pub allocation_id: AllocationId,
     /// The containers, by completion index.
     pub members: Vec<RecordedMember>,
@@ -26,7 +26,7 @@ pub struct JobRecord {
 /// A container that a Job was made for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedMember {
-    /// The container.
+    /// Id of the container, a UUID.
     #[serde(rename = "id")]
     pub container_id: ContainerId,
     /// The place that it was started for.

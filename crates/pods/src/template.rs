@@ -93,7 +93,7 @@ pub(crate) struct Source<'a> {
     /// The members that get a pod of this template, in the order of their completion indices; the first is the example for
     /// all of them.
     pub(crate) first: &'a Member,
-    /// Their ranks.
+    /// Ranks of these members in the allocation, in the same order.
     pub(crate) ranks: &'a [u32],
     /// Containers of the whole allocation.
     pub(crate) members: usize,

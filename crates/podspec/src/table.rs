@@ -49,9 +49,9 @@ pub struct Field {
 pub enum Shape {
     /// `true` or `false`.
     Boolean,
-    /// An integer.
+    /// A whole number, as JSON has it.
     Integer,
-    /// A string.
+    /// A string, which may be empty.
     Text,
     /// A quantity, such as `500m`: a string or a number.
     Quantity,
@@ -119,7 +119,7 @@ pub enum ListMerge {
     Atomic,
     /// Elements are maps, and two with the same value of `key` are one.
     By {
-        /// The key.
+        /// The key whose value identifies an element.
         key: &'static str,
         /// Each element names one of several sources, as a volume does: where the stronger names one, the weaker's of
         /// another kind goes.

@@ -27,7 +27,7 @@ pub enum Task {
     Start(Box<ContainerStart>),
     /// End a container.
     End {
-        /// The container.
+        /// Id of the container to end.
         container_id: ContainerId,
         /// Whether it is asked first.
         grace: bool,

@@ -9,7 +9,7 @@ use crate::TestCore;
 /// An order to start a container, as it has reached a place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StartOrder {
-    /// The container.
+    /// Id of the container to start.
     pub container_id: ContainerId,
     /// What it is granted of the place's slots.
     pub slots: SlotGrant,

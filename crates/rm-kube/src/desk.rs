@@ -41,7 +41,7 @@ pub struct ClusterNamespaces {
     desks: Arc<Mutex<BTreeMap<String, Desk>>>,
 }
 
-/// One cluster.
+/// A connected cluster, as far as its namespaces are concerned.
 #[derive(Clone)]
 pub(crate) struct Desk {
     pub(crate) api: KubeApi,

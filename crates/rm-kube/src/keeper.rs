@@ -86,7 +86,7 @@ struct KnownObjects {
     broken: BTreeMap<Kind, String>,
 }
 
-/// A quota.
+/// A quota of a namespace, of ours or of others.
 struct Quota {
     /// `None` = it is of another owner.
     own: Option<OwnQuota>,

@@ -8,7 +8,7 @@ use det_ids::{ContainerId, PlaceId};
 
 /// What is on a node, for a place. Neither changes.
 pub(crate) trait OnPlace {
-    /// The node.
+    /// Name of the node that it is on.
     fn node(&self) -> &str;
     /// The place that the node is in a pool.
     fn place(&self) -> &PlaceId;

@@ -20,11 +20,11 @@ use crate::observing::Observer;
 
 /// An allocation whose objects are being made.
 struct ObjectCreation {
-    /// Ends it.
+    /// Ends the creation before it is complete.
     cancel: CancellationToken,
     /// Namespaces and names of the Jobs that are created for it.
     jobs: Vec<ObjectKey>,
-    /// The containers.
+    /// Its containers, each with the place that it starts on.
     members: Vec<(PlaceId, ContainerId)>,
     /// How they end if nothing comes into being.
     exit: ContainerExit,

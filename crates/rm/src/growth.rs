@@ -32,7 +32,7 @@ pub enum GrowthState {
     Asked {
         /// What the task takes of each node.
         shares: Vec<Share>,
-        /// Since when.
+        /// When it was asked to.
         since: Micros,
     },
     /// It did not grow, and is not asked for now.

@@ -385,7 +385,7 @@ impl<'a> FairSharePass<'a> {
         true
     }
 
-    /// Step 2.
+    /// Step 2, "preempt": has work of jobs above their shares stop for requests within theirs.
     fn preempt_for_pending(&mut self, iteration: &mut Iteration, capacity: &mut FreeCapacity<'a>) {
         let Some(mut future) = capacity.future.take() else {
             return;
@@ -520,7 +520,7 @@ impl<'a> FairSharePass<'a> {
         }
     }
 
-    /// Step 3.
+    /// Step 3, "hand out": gives what is left to requests beyond their jobs' shares.
     fn hand_out(&mut self, iteration: &Iteration, capacity: &mut FreeCapacity<'a>) {
         let prepared = self.shared.prepared;
         let places = PlaceRank::try_from(prepared.places.len()).unwrap_or(PlaceRank::MAX);

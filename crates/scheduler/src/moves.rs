@@ -15,15 +15,15 @@ const STEP: i64 = 1_000_000;
 /// A job in its pool's queue, with what determines its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueueEntry {
-    /// The job.
+    /// Id of the job that the entry is of.
     pub job_id: JobId,
     /// 1 to 99.
     pub priority: u8,
     /// When it was submitted.
     pub submitted_at: Micros,
-    /// See [`crate::Job::position`].
+    /// Position on the scale of submission times; `None` = its submission: see [`crate::Job::position`].
     pub position: Option<i64>,
-    /// See [`crate::Job::moved`].
+    /// Whether a user has moved it: see [`crate::Job::moved`].
     pub moved: bool,
 }
 

@@ -122,7 +122,7 @@ pub enum WaitReason {
     /// The jobs of its workspace together are at the workspace's limit, or what is left of it is kept for another
     /// request.
     OverWorkspaceLimit {
-        /// The workspace.
+        /// Number of the workspace whose limit it is.
         workspace: WorkspaceId,
         /// Slots asked for.
         needed: u32,
@@ -302,7 +302,7 @@ impl Serialize for Holders {
 }
 
 impl WaitKind {
-    /// All kinds.
+    /// All kinds, in the order of their declaration.
     pub const ALL: &'static [Self] = <Self as VariantArray>::VARIANTS;
     /// Their names, in the same order.
     pub const NAMES: &'static [&'static str] = <Self as VariantNames>::VARIANTS;

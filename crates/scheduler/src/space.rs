@@ -173,7 +173,7 @@ impl Space {
         });
     }
 
-    /// Undoes [`Self::give`].
+    /// Undoes [`Self::give`] with the same units.
     pub(crate) fn undo_release(&mut self, place: PlaceRank, usable: u32, held: u32) {
         self.change(place, |cell| {
             cell.busy = cell.busy.saturating_add(usable);

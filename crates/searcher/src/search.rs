@@ -53,7 +53,7 @@ pub(crate) enum Phase {
     Searching,
     /// Waiting for its trials to end.
     Closing,
-    /// Shut down.
+    /// It is over: no trial is created or stopped any more.
     Over(Outcome),
 }
 

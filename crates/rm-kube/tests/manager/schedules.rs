@@ -135,7 +135,7 @@ impl Schedule {
         }
     }
 
-    /// Something happens.
+    /// One event of the schedule, drawn by chance.
     async fn step(&mut self) {
         match self.dice.roll(20) {
             0..=3 => self.start(),
