@@ -84,7 +84,7 @@ pub struct GenerationReport {
     pub needle_lines: usize,
 }
 
-/// The subcommand.
+/// Fills a database as the subcommand's arguments ask for, and reports what was made.
 pub async fn run(arguments: Arguments) -> anyhow::Result<Value> {
     let url = match (&arguments.file, &arguments.db_url) {
         (Some(file), None) => StoreUrl::Sqlite(file.clone()),

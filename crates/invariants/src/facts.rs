@@ -115,7 +115,7 @@ pub struct Task {
 )]
 #[derive(Debug, Clone, PartialEq)]
 pub struct Allocation {
-    /// `<task>.<n>`.
+    /// Its id: `TASK.N`, the task and the number of the attempt.
     pub id: AllocationId,
     /// Id of the task that it runs.
     pub task_id: TaskId,
@@ -237,7 +237,7 @@ pub enum ReportContent {
         /// Value of the metric.
         value: f64,
     },
-    /// A checkpoint.
+    /// A checkpoint that the trial has stored.
     Checkpoint {
         /// UUID of the checkpoint.
         uuid: CheckpointId,

@@ -36,7 +36,7 @@ pub fn check(snapshot: &Snapshot) -> Vec<Violation> {
     found
 }
 
-/// 1: slots.
+/// 1: slots are held by containers of live allocations, each slot by one at most.
 fn slots(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     let allocations: HashMap<&AllocationId, &Allocation> =
         snapshot.allocations.iter().map(|a| (&a.id, a)).collect();
@@ -486,7 +486,7 @@ fn processes(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
 }
 
-/// 7: searches.
+/// 7: a search is the replay of its events; no trial is created twice.
 fn searches(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     let mut names: HashSet<(ExperimentId, &RequestId)> = HashSet::new();
     for trial in &snapshot.trials {
@@ -599,7 +599,7 @@ fn agreement(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
 }
 
-/// 9: refusals.
+/// 9: what was refused left nothing behind.
 fn refusals(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     for refusal in snapshot.refusals.iter().filter(|r| r.left_something) {
         found.push(Violation::new(

@@ -146,21 +146,21 @@ pub enum Operation {
     Activate(Vec<String>),
     /// A user changes settings of a job.
     Set {
-        /// The job.
+        /// Name of the job that is changed.
         job: String,
         /// The settings that change.
         settings: JobSettings,
     },
     /// A user changes the limit of a workspace.
     Limit {
-        /// The workspace.
+        /// Name of the workspace that is changed.
         workspace: String,
         /// Its new limits.
         settings: WorkspaceSettings,
     },
     /// A user moves a job in the queue.
     Move {
-        /// The job.
+        /// Name of the job that is moved.
         job: String,
         /// The job that it is moved next to.
         anchor: String,
@@ -171,7 +171,7 @@ pub enum Operation {
     Exclude {
         /// Names of tasks or jobs.
         tasks: Vec<String>,
-        /// The agent.
+        /// Name of the agent that they do not run on.
         agent: String,
     },
     /// A user takes agents or slots into service, or out of it.
@@ -196,7 +196,7 @@ pub enum Operation {
 /// An agent, or one of its slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceTarget {
-    /// The agent.
+    /// Name of the agent in the description.
     pub agent: String,
     /// The slot; `None` = the whole agent.
     pub slot: Option<u32>,
@@ -242,7 +242,7 @@ pub struct Submission {
 /// Slots of one agent that a task has from the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
-    /// The agent.
+    /// Name of the agent that has the slots.
     pub agent: String,
     /// How many of its slots; `None` = all that the task asks for.
     pub slots: Option<u32>,

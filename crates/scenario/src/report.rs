@@ -198,7 +198,7 @@ pub struct Mismatch {
     pub line: Option<u32>,
     /// What was expected, `running.search`.
     pub what: String,
-    /// The expectation.
+    /// The value that was expected.
     pub expected: String,
     /// The value that was found.
     pub found: String,

@@ -102,7 +102,7 @@ pub enum What {
     Cut {
         /// The number of the agent, from 0.
         agent: usize,
-        /// How long.
+        /// How long the cut lasts.
         long: Time,
         /// The directions of the connection that are cut.
         ways: Ways,
@@ -115,7 +115,7 @@ pub enum What {
         agent: usize,
         /// Added to each message.
         delay: Time,
-        /// How long.
+        /// How long messages are delayed.
         long: Time,
     },
     /// A task's process on an agent dies: its code, or (`true`) its supervisor with it.
@@ -229,7 +229,7 @@ pub enum Wish {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Service {
-    /// Takes work.
+    /// It takes new work.
     Enable,
     /// Finishes what it has.
     Drain,
@@ -263,7 +263,7 @@ pub enum Host {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ways {
-    /// Both directions.
+    /// Both directions: nothing arrives.
     Both,
     /// Messages of the host do not arrive.
     ToMaster,

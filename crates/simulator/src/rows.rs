@@ -16,7 +16,7 @@ use crate::history::{Launch, Submission};
 /// Microseconds since the simulated cluster began.
 pub type Time = i64;
 
-/// One second.
+/// One second of simulated time.
 pub const SECOND: Time = 1_000_000;
 
 /// An experiment and its job.
@@ -31,7 +31,7 @@ pub(crate) struct Experiment {
     pub(crate) submitted_at: Time,
 }
 
-/// A trial.
+/// A trial, with what only the store knows of it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Trial {
     pub(crate) row: det_orchestrator::Trial,
@@ -40,7 +40,7 @@ pub(crate) struct Trial {
     pub(crate) latest_checkpoint: Option<(CheckpointId, i64)>,
 }
 
-/// An allocation.
+/// An allocation as the master stores it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Allocation {
     pub(crate) row: det_orchestrator::Allocation,
@@ -58,7 +58,7 @@ pub(crate) struct LaunchedTask {
     pub(crate) started: usize,
 }
 
-/// A container.
+/// A container, with the slots that it was given.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Container {
     pub(crate) row: det_orchestrator::Container,
@@ -85,7 +85,7 @@ impl Agent {
     }
 }
 
-/// A checkpoint.
+/// A checkpoint that a trial has reported.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Checkpoint {
     pub(crate) uuid: CheckpointId,
@@ -124,7 +124,7 @@ pub(crate) struct Line {
 /// The state that the newest event names, where one does, and all kinds of events so far.
 pub(crate) type SubjectRecord = (Option<RecordedState>, BTreeSet<EventKind>);
 
-/// All rows.
+/// All rows of the master's database.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Rows {
     pub(crate) experiments: BTreeMap<ExperimentId, Experiment>,

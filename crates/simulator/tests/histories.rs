@@ -8,7 +8,7 @@ use det_simulator::{Counts, History, SECOND, play, shrink};
 
 /// Hours of users and faults in each history; healing comes on top.
 const HOURS: u32 = 8;
-/// Fixed seeds.
+/// Seeds that every run of the test plays.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=26;
 /// What a run must cover at least.
 const CLUSTER_HOURS: i64 = 200;

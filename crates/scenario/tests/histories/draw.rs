@@ -27,7 +27,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `most`.
+    /// A number from 0 to below `most`.
     fn below(&mut self, most: u32) -> u32 {
         u32::try_from(self.next() % u64::from(most)).expect("a remainder is smaller")
     }

@@ -39,7 +39,7 @@ pub(crate) type RefusalText = String;
 /// What the master remembers; lost with it.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    /// Loaded searches.
+    /// Searches that are loaded; of others there are the rows alone.
     pub(crate) searches: BTreeMap<ExperimentId, SearchState>,
     /// When services were last used.
     pub(crate) idle: IdleClocks,

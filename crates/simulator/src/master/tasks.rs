@@ -21,7 +21,7 @@ pub(crate) enum Call {
     Meet,
     /// Reports a validation.
     Metric {
-        /// Steps completed.
+        /// Steps that were completed when it was measured.
         step: i64,
         /// The searcher's metric.
         value: f64,
@@ -30,7 +30,7 @@ pub(crate) enum Call {
     Checkpoint {
         /// UUID of the checkpoint.
         uuid: CheckpointId,
-        /// Steps completed.
+        /// Steps that were completed when it was written.
         steps: i64,
         /// Path to bytes.
         files: BTreeMap<String, i64>,
@@ -52,14 +52,14 @@ pub(crate) enum Call {
     Used,
 }
 
-/// An answer.
+/// What the master answers to a [`Call`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reply {
     /// Done, or known already.
     Done,
     /// Of [`Call::Meet`]: not all have arrived yet.
     NotYet,
-    /// Of [`Call::Poll`].
+    /// Of [`Call::Poll`]: whether the task is to save and leave.
     Preempt(bool),
 }
 

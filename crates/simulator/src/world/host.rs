@@ -34,7 +34,7 @@ pub(super) struct AgentHost {
     greeted: bool,
     /// Messages for after the answer to the greeting.
     outbox: Vec<ContainerId>,
-    /// On disk.
+    /// Containers that the agent has written down; kept on disk when it ends.
     pub(super) records: BTreeMap<ContainerId, Record>,
 }
 

@@ -62,7 +62,7 @@ pub struct Counts {
     pub commits: u64,
     /// Steps of the history that took effect and are faults.
     pub faults: u64,
-    /// Experiments submitted.
+    /// Experiments that were submitted.
     pub experiments: u64,
     /// Tasks of their own that were launched.
     pub launched: u64,
