@@ -29,6 +29,12 @@ const ABSENT: &[Absent] = &[
         because: "the master opens no connection to an agent",
     },
     Absent {
+        paths: &["crates/server/src/app/", "crates/server/src/http/"],
+        except: &[],
+        texts: &["ManagerKind::Kubernetes", "det_rm_kube", "det_pods"],
+        because: "what a kind of resource manager can do is in its value or asked of its driver",
+    },
+    Absent {
         paths: &["crates/searcher/src/"],
         except: &[],
         texts: &["slot", "Slot"],
@@ -94,6 +100,16 @@ mod tests {
                 0,
             ),
             ("crates/rm-agents/src/x.rs", "connect_async(url)\n", 1),
+            (
+                "crates/server/src/app/x.rs",
+                "demands(det_pods::demands(&spec))\n",
+                1,
+            ),
+            (
+                "crates/server/src/drivers.rs",
+                "use det_rm_kube::Seal;\n",
+                0,
+            ),
             (
                 "crates/searcher/src/x.rs",
                 "// When there are slots.\nlet slots = 1;\n",

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::PlaceId;
 use det_pods::{NodeFacts, Resources};
-use det_rm::{Fit, FitQuery, Misfits};
+use det_rm::{Fit, FitQuery, Misfits, PlacementRequest, ReadDemands};
 use serde_json::Value;
 
 use crate::Settings;
@@ -14,6 +14,16 @@ use crate::observing::Observer;
 
 /// Demands whose answers are kept; beyond it they are made each time.
 const MOST_KEPT: usize = 256;
+
+/// Reads what jobs demand of nodes in their pod specs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PodDemands;
+
+impl ReadDemands for PodDemands {
+    fn demands(&self, request: PlacementRequest<'_>) -> Option<Value> {
+        request.pod_spec.and_then(det_pods::demands)
+    }
+}
 
 /// A place, as far as it matters besides slots.
 #[derive(Debug, Clone, PartialEq)]

@@ -54,6 +54,7 @@ use crate::keeper::Keeper;
 
 pub use desk::ClusterNamespaces;
 pub use det_pods::{GroupApi, MasterCert, Scheduler, Seal, SlotResource};
+pub use fitting::PodDemands;
 pub use reach::PodAddresses;
 pub use settings::{GrowthSettings, MasterSettings, PoolSettings, Settings};
 

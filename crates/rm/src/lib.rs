@@ -21,13 +21,13 @@ mod start;
 pub use self::core::{Changes, Core, JoinedPlace, PlaceDetails};
 pub use det_lifecycle::place::Capacity;
 pub use det_scheduler::{Misfits, Share};
-pub use fit::{Fit, FitQuery};
+pub use fit::{Fit, FitQuery, PlacementRequest, ReadDemands};
 pub use growth::{GrowthCore, GrowthState, WaitingGang};
 pub use leases::{Lease, LeaseId, Leases};
 pub use manager::{Health, Manager, PlaceWord, Pool, runs_in};
 pub use namespaces::{
     AttemptOf, BoundNamespace, LiveAttempt, NamespaceAccess, NamespaceCore, NamespaceError,
-    NamespaceRequest, Namespaces, namespace_fault,
+    NamespaceRequest, NamespaceSettings, Namespaces, namespace_fault,
 };
 pub use reach::{ContainerAddress, Reach, ReachError};
 pub use reconcile::{Mutant, Order, PlaceView};

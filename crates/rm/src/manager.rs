@@ -13,6 +13,8 @@ use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
 use det_taskspec::RunsIn;
 use serde_json::{Map, Value};
 
+use crate::NamespaceSettings;
+
 /// A resource manager: the owner of pools.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manager {
@@ -26,6 +28,8 @@ pub struct Manager {
     pub metadata: BTreeMap<String, String>,
     /// The keys of its configuration that only its driver reads, as given.
     pub options: Map<String, Value>,
+    /// The namespaces of its cluster, which workspaces can be bound to; `None` = it has none.
+    pub namespaces: Option<NamespaceSettings>,
     /// Its pools, in the order of the configuration.
     pub pools: Vec<Pool>,
 }
@@ -131,6 +135,7 @@ impl Manager {
             is_built: built.contains(&manager.kind),
             metadata: manager.metadata.clone(),
             options: manager.kept.clone(),
+            namespaces: namespaces(manager),
             pools: (pools.iter())
                 .map(|pool| Pool::of(manager, pool, container_limit(config, manager, pool)))
                 .collect(),
@@ -151,6 +156,19 @@ impl Manager {
                 self.name, self.kind
             )
         })
+    }
+}
+
+/// The namespaces of a manager's cluster; `None` = managers of its kind have none.
+fn namespaces(manager: &ResourceManager) -> Option<NamespaceSettings> {
+    match manager.kind {
+        ManagerKind::Kubernetes => {
+            let default = manager.kept.get("default_namespace");
+            let default = default.and_then(Value::as_str);
+            let default = default.filter(|name| !name.is_empty()).map(str::to_owned);
+            Some(NamespaceSettings { default })
+        }
+        ManagerKind::Agent | ManagerKind::Slurm | ManagerKind::Pbs => None,
     }
 }
 
@@ -230,6 +248,8 @@ mod tests {
                 resource_pools:
                 - {pool_name: pods, max_aux_containers_per_agent: 7}
                 - {pool_name: small, task_container_defaults: {kubernetes: {max_slots_per_pod: 2}}}
+              - resource_manager: {type: kubernetes, cluster_name: rack, max_slots_per_pod: 8, default_namespace: research}
+                resource_pools: [{pool_name: racked}]
         ";
         let files = [("master.yaml".to_owned(), text.to_owned())];
         let loaded = LoadedMaster::load(Sources {
@@ -247,7 +267,8 @@ mod tests {
             [
                 ("lab", ManagerKind::Agent, true),
                 ("attic", ManagerKind::Agent, true),
-                ("cloud", ManagerKind::Kubernetes, false)
+                ("cloud", ManagerKind::Kubernetes, false),
+                ("rack", ManagerKind::Kubernetes, false)
             ]
         );
         let pool = |manager: usize, name: &str| managers[manager].pool(name).unwrap();
@@ -268,6 +289,14 @@ mod tests {
         assert_eq!(most(0, "b"), None);
         assert_eq!((most(2, "pods"), most(2, "small")), (Some(8), Some(2)));
         assert_eq!(managers[2].options["max_slots_per_pod"], 8);
+        let default = |manager: usize| {
+            let namespaces = managers[manager].namespaces.as_ref();
+            namespaces.map(|it| it.default.as_deref())
+        };
+        assert_eq!(
+            [default(0), default(2), default(3)],
+            [None, Some(None), Some(Some("research"))]
+        );
         assert_eq!(managers[1].unusable(), None);
         let unusable = managers[2].unusable().unwrap();
         assert!(

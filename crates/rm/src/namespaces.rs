@@ -8,6 +8,14 @@ use det_taskspec::TaskKind;
 
 use crate::Core;
 
+/// What is configured of the namespaces of a manager's cluster, which workspaces can be bound to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NamespaceSettings {
+    /// Name of the namespace of work whose workspace is not bound to one and whose pool has none; `None` = the one that the
+    /// cluster has the master in.
+    pub default: Option<String>,
+}
+
 /// What rows want of the namespaces of one manager's cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespaces {

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::app::Master;
 use crate::app::cluster_access::ClusterAccess;
+use crate::app::demands::Demands;
 use crate::app::reach::Reaches;
 use crate::auth::new_token;
 use crate::error::{AppError, ErrorKind};
@@ -59,6 +60,11 @@ impl Drivers {
             return reaches;
         }
         reaches.with(ManagerKind::Kubernetes, det_rm_kube::PodAddresses)
+    }
+
+    /// How they read what jobs demand of their places. Tests that drive managers demand the same.
+    pub(crate) fn demands(&self) -> Demands {
+        Demands::default().with(det_rm_kube::PodDemands)
     }
 
     /// How they look after the namespaces of their clusters.

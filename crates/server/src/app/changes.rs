@@ -214,11 +214,11 @@ pub(crate) async fn create_workspace(
     mut new: WorkspacePatch,
     mut choices: NamespaceChoices,
 ) -> AppResult<(WorkspaceView, Vec<BindingRow>)> {
-    let is_kubernetes = |cluster: &str| with.namespaces.is_kubernetes(cluster);
+    let has_namespaces = |cluster: &str| with.namespaces.has_namespaces(cluster);
     for (cluster, quota) in std::mem::take(&mut new.quotas) {
         match choices.get_mut(&cluster) {
             Some(choice) => choice.quota = Some(quota),
-            None if is_kubernetes(&cluster) => {
+            None if has_namespaces(&cluster) => {
                 return Err(AppError::precondition(
                     "a workspace has a quota in a Kubernetes cluster only in a namespace that is made for it",
                 )
@@ -281,7 +281,7 @@ async fn bound(
     with.namespaces.bind(actor, id, choices).await
 }
 
-/// Limits the slots of a workspace by cluster: in Kubernetes clusters those in its namespace there, else all.
+/// Limits the slots of a workspace by cluster: those in its namespace there where the cluster has namespaces, else all.
 pub(crate) async fn set_quotas(
     with: &WorkspaceChanges,
     actor: &Actor,
@@ -290,7 +290,7 @@ pub(crate) async fn set_quotas(
 ) -> AppResult<()> {
     let (there, here): (BTreeMap<_, _>, BTreeMap<_, _>) = quotas
         .into_iter()
-        .partition(|(cluster, _)| with.namespaces.is_kubernetes(cluster));
+        .partition(|(cluster, _)| with.namespaces.has_namespaces(cluster));
     if !there.is_empty() {
         with.namespaces.set_quotas(actor, id, there).await?;
         if here.is_empty() {

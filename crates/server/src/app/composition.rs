@@ -26,6 +26,7 @@ use crate::app::cluster_access::ClusterAccess;
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::configs::Configs;
 use crate::app::context::Context;
+use crate::app::demands::Demands;
 use crate::app::doctor::Doctor;
 use crate::app::experiments::Experiments;
 use crate::app::handovers::Handovers;
@@ -98,6 +99,7 @@ pub(crate) struct Foundation {
     pub(crate) live: Live,
     pub(crate) reaches: Reaches,
     pub(crate) clusters: ClusterAccess,
+    pub(crate) demands: Demands,
     pub(crate) surroundings: Arc<dyn Surroundings>,
     pub(crate) data_dir: PathBuf,
     pub(crate) cluster_id: ClusterId,
@@ -123,6 +125,7 @@ impl Master {
             live,
             reaches,
             clusters,
+            demands,
             surroundings,
             data_dir,
             cluster_id,
@@ -135,7 +138,7 @@ impl Master {
         } = foundation;
         let budgets = Budgets::default();
         let ownership = Ownership::new(context.store.clone(), auth.clone());
-        let pools = Pools::new(context.in_force.clone());
+        let pools = Pools::new(context.in_force.clone(), demands);
         let managers = Managers::new(context.in_force.clone());
         let configs = Configs::default();
         let searches = Searches::default();

@@ -170,11 +170,7 @@ impl Experiments {
                 position: None,
                 moved: false,
                 fallback: fallback_of(config),
-                demands: config
-                    .environment
-                    .pod_spec
-                    .as_ref()
-                    .and_then(det_pods::demands),
+                demands: self.pools.demands.of(&config.environment),
                 submitted_at: det_store::now(),
                 workspace_id: checked.workspace_id,
             },

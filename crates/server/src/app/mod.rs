@@ -19,6 +19,7 @@ pub mod config_policies;
 pub mod configs;
 pub mod context;
 mod decisions;
+pub(crate) mod demands;
 pub(crate) mod device_use;
 pub mod doctor;
 pub(crate) mod documents;

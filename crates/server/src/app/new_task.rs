@@ -73,11 +73,7 @@ impl NewTask {
             position: None,
             moved: false,
             fallback: None,
-            demands: config
-                .environment
-                .pod_spec
-                .as_ref()
-                .and_then(det_pods::demands),
+            demands: pools.demands.of(&config.environment),
             submitted_at: now,
             workspace_id: parts.workspace_id,
         };

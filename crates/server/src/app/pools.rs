@@ -9,6 +9,7 @@ use det_rm::{Manager, Pool};
 use det_scheduler::PoolSettings;
 use det_taskspec::RunsIn;
 
+use crate::app::demands::Demands;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::in_force::InForce;
 
@@ -19,12 +20,14 @@ const PATIENCE: Duration = Duration::from_mins(10);
 #[derive(Clone)]
 pub struct Pools {
     in_force: Arc<InForce>,
+    /// What jobs demand of places, as the drivers of the pools' managers read it.
+    pub(crate) demands: Demands,
 }
 
 impl Pools {
     /// Of this configuration.
-    pub(crate) fn new(in_force: Arc<InForce>) -> Self {
-        Self { in_force }
+    pub(crate) fn new(in_force: Arc<InForce>, demands: Demands) -> Self {
+        Self { in_force, demands }
     }
 
     fn managers(&self) -> Arc<Vec<Manager>> {

@@ -280,11 +280,7 @@ impl Renewals {
             (job.position, job.moved) = (None, false);
             moved = true;
         }
-        job.demands = config
-            .environment
-            .pod_spec
-            .as_ref()
-            .and_then(det_pods::demands);
+        job.demands = self.pools.demands.of(&config.environment);
         experiments::update_job(&mut tx.conn(), &job).await?;
         if moved {
             self.job_changes

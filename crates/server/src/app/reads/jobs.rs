@@ -6,12 +6,12 @@ use det_api_types::jobs::{GetJobsQuery, JobState};
 use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::pools::GetResourcePoolsQuery;
 use det_authz::Kind;
-use det_config::master::ManagerKind;
 use det_ids::JobId;
 use det_rm::{Manager, Pool};
 use det_store::allocations::{self, ContainerRow};
 use det_store::places::{self, PlaceRow};
 use det_store::queue_days::{self, QueueDay};
+use det_taskspec::RunsIn;
 
 use crate::app::jobs::{JobQueue, QueuedJob};
 use crate::app::managers::Managers;
@@ -133,8 +133,8 @@ pub(crate) struct PoolView {
     pub(crate) configured: Pool,
     /// Name of its manager; may be empty.
     pub(crate) manager: String,
-    /// Kind of its manager.
-    pub(crate) manager_kind: ManagerKind,
+    /// What its containers run in.
+    pub(crate) runs_in: RunsIn,
     /// Free tags of its manager.
     pub(crate) metadata: BTreeMap<String, String>,
     /// Whether work with slots goes here by default.
@@ -167,7 +167,7 @@ pub(crate) async fn pools(
     let default_aux = sources.pools.default_aux_pool();
     let view = |(manager, configured): (&Manager, &Pool)| PoolView {
         manager: manager.name.clone(),
-        manager_kind: manager.kind,
+        runs_in: det_rm::runs_in(manager.kind),
         metadata: manager.metadata.clone(),
         default_compute: configured.name == default_compute,
         default_aux: Some(&configured.name) == default_aux.as_ref(),

@@ -1,4 +1,4 @@
-//! Kubernetes namespaces of workspaces. Whose work runs where, with which service accounts and secrets in reach, and how much
+//! Namespaces of workspaces in the clusters of resource managers. Whose work runs where, with which service accounts and secrets in reach, and how much
 //! of a cluster it may use, is for administrators; every user sees it.
 //!
 //! A binding is a row, which concerns what is placed later. The cluster is asked before it is stored whether work can run
@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use det_authz::{Kind, Permission};
-use det_config::master::ManagerKind;
 use det_ids::WorkspaceId;
 use det_lifecycle::record::{ActorName, EventKind};
 use det_rm::{NamespaceRequest, namespace_fault};
@@ -75,23 +74,19 @@ impl WorkspaceNamespaces {
         }
     }
 
-    /// The names of the Kubernetes clusters, the main manager's first.
+    /// The names of the clusters that have namespaces, the main manager's first.
     pub(crate) fn cluster_names(&self) -> Vec<String> {
         let managers = self.managers.list();
-        let kubernetes = managers
-            .iter()
-            .filter(|it| it.kind == ManagerKind::Kubernetes);
-        kubernetes.map(|it| it.name.clone()).collect()
+        let with_namespaces = managers.iter().filter(|it| it.namespaces.is_some());
+        with_namespaces.map(|it| it.name.clone()).collect()
     }
 
     /// The namespace of work in a cluster whose workspace is not bound there.
     pub(crate) fn default_of(&self, cluster: &str) -> String {
         let managers = self.managers.list();
         let manager = managers.iter().find(|it| it.name == cluster);
-        let configured = manager.and_then(|it| it.options.get("default_namespace")?.as_str());
-        let configured = configured.filter(|name| !name.is_empty());
-        let known = || self.clusters.default_of(cluster);
-        let name = configured.map(str::to_owned).or_else(known);
+        let configured = manager.and_then(|it| it.namespaces.as_ref()?.default.clone());
+        let name = configured.or_else(|| self.clusters.default_of(cluster));
         name.unwrap_or_else(|| "default".to_owned())
     }
 
@@ -242,17 +237,17 @@ impl WorkspaceNamespaces {
         Ok(())
     }
 
-    /// Whether a name of a cluster is that of a Kubernetes cluster; the empty name is the main one.
-    pub(crate) fn is_kubernetes(&self, cluster: &str) -> bool {
+    /// Whether the cluster of a name has namespaces; the empty name is the main one.
+    pub(crate) fn has_namespaces(&self, cluster: &str) -> bool {
         let managers = self.managers.list();
         let found = match cluster {
             "" => managers.first(),
             name => managers.iter().find(|it| it.name == name),
         };
-        found.is_some_and(|it| it.kind == ManagerKind::Kubernetes)
+        found.is_some_and(|it| it.namespaces.is_some())
     }
 
-    /// The Kubernetes clusters, of which there must be one.
+    /// The clusters that have namespaces, of which there must be one.
     fn some_cluster(&self) -> AppResult<Vec<String>> {
         let clusters = self.cluster_names();
         if clusters.is_empty() {
@@ -264,14 +259,14 @@ impl WorkspaceNamespaces {
         Ok(clusters)
     }
 
-    /// The Kubernetes cluster that a request names, or why there is none.
+    /// The cluster with namespaces that a request names, or why there is none. Users know such clusters as Kubernetes.
     fn cluster(&self, given: &str) -> Result<String, String> {
         let names = self.cluster_names();
         let known = || format!("the Kubernetes clusters are: {}", names.join(", "));
         match (given, names.as_slice()) {
             (_, []) => Err("this master has no Kubernetes cluster".to_owned()),
             ("", [only]) => Ok(only.clone()),
-            ("", [main, ..]) if self.is_kubernetes("") => Ok(main.clone()),
+            ("", [main, ..]) if self.has_namespaces("") => Ok(main.clone()),
             ("", _) => Err(format!("the cluster must be named; {}", known())),
             (name, names) if names.iter().any(|it| it == name) => Ok(name.to_owned()),
             (name, _) => Err(format!(

@@ -9,12 +9,11 @@ use det_api_types::pools::{
     ResourcePoolType, SchedulerType,
 };
 use det_api_types::wire::{Float, Timestamp};
-use det_config::master::ManagerKind;
 use det_ids::PlaceId;
 use det_scheduler::{Fitting, Policy};
 use det_store::places::PlaceRow;
 use det_store::queue_days::QueueDay;
-use det_taskspec::{DeviceKind, TaskKind};
+use det_taskspec::{DeviceKind, RunsIn, TaskKind};
 use jiff::{Span, civil};
 
 use crate::app::jobs::{JobSubject, QueuedJob};
@@ -180,9 +179,9 @@ pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> ResourcePool {
     ResourcePool {
         name: name.clone(),
         description: configured.description.clone(),
-        kind: match pool.manager_kind {
-            ManagerKind::Kubernetes => ResourcePoolType::K8s,
-            ManagerKind::Agent | ManagerKind::Slurm | ManagerKind::Pbs => ResourcePoolType::Static,
+        kind: match pool.runs_in {
+            RunsIn::Pod => ResourcePoolType::K8s,
+            RunsIn::Machine => ResourcePoolType::Static,
         },
         num_agents: agents,
         slots_available: slots,
