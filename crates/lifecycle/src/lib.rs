@@ -19,6 +19,7 @@ pub mod container;
 pub mod experiment;
 pub mod fallback;
 pub mod log_findings;
+pub mod object;
 pub mod pause;
 pub mod place;
 pub mod record;

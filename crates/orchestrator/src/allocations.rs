@@ -7,6 +7,7 @@ use det_lifecycle::allocation::{
     AllocationEffect, AllocationEvent, AllocationExit, AllocationState, Member, MemberProgress,
 };
 use det_lifecycle::container::{DesiredState, gang_failure};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{EventKind, RecordedState, Subject};
 use det_lifecycle::task::{Meeting, Release, TaskEvent};
 use det_scheduler::WaitExplanation;
@@ -27,7 +28,7 @@ fn known<R: Rows>(scene: &Scene<'_, R>, id: &AllocationId) -> Result<Allocation,
     scene
         .rows
         .allocation(id)
-        .ok_or_else(|| Refusal::not_found("allocation", id))
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Allocation, id))
 }
 
 /// The members of an allocation, from the rows of its containers.
@@ -194,7 +195,7 @@ fn raise_preemption<R: Rows>(
     cause: &Cause,
 ) -> Result<(), Refusal> {
     let task = scene.rows.task(&row.task_id);
-    let task = task.ok_or_else(|| Refusal::not_found("task", &row.task_id))?;
+    let task = task.ok_or_else(|| Refusal::not_found(ObjectKind::Task, &row.task_id))?;
     let timeout = tasks::demand(scene, &task)?.preemption_timeout;
     let deadline = scene.clock.steady.0 + i64::from(timeout) * 1_000_000;
     row.preempt_deadline = Some(Micros(deadline));

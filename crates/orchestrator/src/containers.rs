@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState, Phase};
 use det_lifecycle::container::{DesiredState, ObservedState};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_scheduler::Placement;
@@ -219,7 +220,7 @@ fn peers<R: Rows>(
     let rows = scene.rows.containers(id);
     match rows.iter().position(|row| row.id == *container_id) {
         Some(place) => Ok((rows, place)),
-        None => Err(Refusal::not_found("container", container_id)),
+        None => Err(Refusal::not_found(ObjectKind::Container, container_id)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use det_ids::ExperimentId;
 use det_lifecycle::experiment::{ExperimentEffect, ExperimentEvent, ExperimentState, Stop};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::trial::{TrialEvent, TrialState};
 use det_lifecycle::unmanaged::on_experiment;
@@ -20,7 +21,7 @@ pub(crate) fn on<R: Rows>(
     let mut row = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refusal::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
     let before = row.state;
     let step = if row.unmanaged {
         on_experiment(before, event)?
@@ -191,7 +192,7 @@ pub(crate) fn end<R: Rows>(scene: &mut Scene<'_, R>, id: ExperimentId) -> Result
     let row = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refusal::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
     scene.effect(Effect::ExperimentEnded {
         id,
         completed: row.state == ExperimentState::Completed,
@@ -213,7 +214,7 @@ pub(crate) fn continue_it<R: Rows>(
     let mut row = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refusal::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
     row.ended_at = None;
     scene.rows.update_experiment(&row);
     scene.effect(Effect::ExperimentContinued(id));

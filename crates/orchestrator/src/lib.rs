@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 pub use det_ids::LogLevel;
 use det_ids::{AllocationId, Micros, RunId, TaskId, TrialId};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, Subject};
 pub use effect::{Effect, NewTrial, Record, Topic};
 pub use event::{Continuation, Event, Need, PlacedAllocation};
@@ -133,8 +134,8 @@ pub enum Refusal {
     /// What the event concerns does not exist.
     #[error("{what} \"{id}\" not found")]
     NotFound {
-        /// Kind of the object, as messages name it: `trial`, `allocation`.
-        what: &'static str,
+        /// Kind of the object.
+        what: ObjectKind,
         /// Id of the object that was not found, as text.
         id: String,
     },
@@ -147,7 +148,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    fn not_found(what: &'static str, id: impl std::fmt::Display) -> Self {
+    fn not_found(what: ObjectKind, id: impl std::fmt::Display) -> Self {
         Self::NotFound {
             what,
             id: id.to_string(),

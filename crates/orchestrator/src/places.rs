@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{AllocationId, ContainerId, InstanceId, Micros, PlaceId, SlotId};
 use det_lifecycle::container::ObservedState;
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_scheduler::{Service, Services};
 use serde_json::json;
@@ -106,7 +107,7 @@ pub(crate) fn joined<R: Rows>(
     let row = scene
         .rows
         .place(&place)
-        .ok_or_else(|| Refusal::not_found("place", &place))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Place, &place))?;
     let cause = Cause::actor(ActorName::Place(place.clone()));
     record(scene, &place, EventKind::Connected, cause, None);
     if known_instance.is_some_and(|known| *known != row.instance) {
@@ -258,7 +259,7 @@ pub(crate) fn serve<R: Rows>(
     let mut row = scene
         .rows
         .place(place)
-        .ok_or_else(|| Refusal::not_found("place", place))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Place, place))?;
     row.services.set(slot, service);
     scene.rows.update_place(place, &row);
     let kind = match service {

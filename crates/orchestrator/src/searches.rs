@@ -2,6 +2,7 @@
 
 use det_ids::{ExperimentId, RequestId, TaskId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState, SearchOutcome};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::trial::{TrialEvent, TrialState};
 use det_searcher::{Action, Event as SearchEvent, Outcome, Search, StopReason};
 use serde_json::{Map, Value};
@@ -52,7 +53,7 @@ pub(crate) fn begin<R: Rows>(
     let experiment = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refusal::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
     scene.effect(Effect::SaveSearch {
         experiment_id: id,
         through: 0,
@@ -249,7 +250,7 @@ fn create<R: Rows>(
     let mut experiment = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refusal::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
     experiment.trial_count += 1;
     scene.rows.update_experiment(&experiment);
     scene.effect(Effect::InsertTrial(NewTrial {

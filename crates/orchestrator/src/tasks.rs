@@ -4,6 +4,7 @@ use det_ids::{Micros, RunId, TaskId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationExit, AllocationState, Blame};
 use det_lifecycle::container::ObservedState;
 use det_lifecycle::log_findings::LogFindings;
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::pause::EndedAttempt;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::{
@@ -21,7 +22,7 @@ fn known<R: Rows>(scene: &Scene<'_, R>, id: &TaskId) -> Result<Task, Refusal> {
     scene
         .rows
         .task(id)
-        .ok_or_else(|| Refusal::not_found("task", id))
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Task, id))
 }
 
 /// What each attempt of a task asks for: what its row contains, else what the experiment that it works for asks for.
@@ -249,7 +250,7 @@ pub(crate) fn request<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId) -> Result<
     let resource_pool = scene
         .rows
         .resource_pool(&task)
-        .ok_or_else(|| Refusal::not_found("job", &task.job_id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Job, &task.job_id))?;
     let now = scene.clock.wall;
     let newest = newest_attempt(scene, &task);
     let not_before = newest.and_then(|newest| newest.pause_until(task.losses, now));

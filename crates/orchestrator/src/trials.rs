@@ -2,6 +2,7 @@
 
 use det_ids::{ExperimentId, RequestId, RunId, TaskId, TrialId, quantity};
 use det_lifecycle::log_findings::LogFindings;
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::{TaskEnd, TaskEvent, TaskState};
 use det_lifecycle::trial::{EarlyExit, History, TrialEffect, TrialEvent, TrialState};
@@ -18,11 +19,11 @@ fn known<R: Rows>(scene: &Scene<'_, R>, id: TrialId) -> Result<(Trial, Experimen
     let trial = scene
         .rows
         .trial(id)
-        .ok_or_else(|| Refusal::not_found("trial", id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Trial, id))?;
     let experiment = scene
         .rows
         .experiment(trial.experiment_id)
-        .ok_or_else(|| Refusal::not_found("experiment", trial.experiment_id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, trial.experiment_id))?;
     Ok((trial, experiment))
 }
 
@@ -231,7 +232,7 @@ pub(crate) fn created<R: Rows>(
     let trial = scene
         .rows
         .trial_of_request(experiment_id, request_id)
-        .ok_or_else(|| Refusal::not_found("trial", request_id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Trial, request_id))?;
     let days = scene.rows.terms(experiment_id)?.log_retention_days;
     insert_task(scene, &trial, None, days)?;
     scene.record(Record {
@@ -258,7 +259,7 @@ fn insert_task<R: Rows>(
     let experiment = scene
         .rows
         .experiment(trial.experiment_id)
-        .ok_or_else(|| Refusal::not_found("experiment", trial.experiment_id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, trial.experiment_id))?;
     scene.rows.insert_task(Task {
         id: trial.task_id.clone(),
         kind: TaskKind::Trial,
@@ -290,7 +291,7 @@ pub(crate) fn continue_in_new_task<R: Rows>(
     let before = scene
         .rows
         .task(&trial.task_id)
-        .ok_or_else(|| Refusal::not_found("task", &trial.task_id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Task, &trial.task_id))?;
     trial.task_id = TaskId(format!(
         "{}.{}-{earlier}",
         trial.experiment_id, trial.request_id

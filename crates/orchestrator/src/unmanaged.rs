@@ -1,6 +1,7 @@
 //! What follows for trials and experiments that run outside the cluster.
 
 use det_ids::{ExperimentId, Micros, RequestId, TaskId, TrialId};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{EventKind, Subject};
 use det_lifecycle::task::{TaskEnd, TaskEvent};
 use det_lifecycle::unmanaged::{UnmanagedEffect, UnmanagedEvent, UnmanagedState, experiment_state};
@@ -19,7 +20,7 @@ pub(crate) fn add<R: Rows>(
     let mut experiment = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refusal::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
     if !experiment.unmanaged {
         return Err(Refusal::Precondition(format!(
             "no trial can be added to experiment {id}: the master runs it, and its search creates its trials; only \
@@ -135,7 +136,7 @@ pub(crate) fn follow_trials<R: Rows>(
     let mut row = scene
         .rows
         .experiment(id)
-        .ok_or_else(|| Refusal::not_found("experiment", id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
     let before = row.state;
     require_not_removed(id, before)?;
     row.state = experiment_state(scene.rows.trial_counts(id));
@@ -168,7 +169,7 @@ fn known<R: Rows>(
     let trial = scene
         .rows
         .trial(id)
-        .ok_or_else(|| Refusal::not_found("trial", id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Trial, id))?;
     let Some(state) = trial.unmanaged else {
         return Err(Refusal::Precondition(format!(
             "trial {id} cannot be {verb}: the master runs it, and knows its state by itself; only the code of unmanaged \
@@ -178,7 +179,7 @@ fn known<R: Rows>(
     let experiment = scene
         .rows
         .experiment(trial.experiment_id)
-        .ok_or_else(|| Refusal::not_found("experiment", trial.experiment_id))?;
+        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, trial.experiment_id))?;
     require_not_removed(experiment.id, experiment.state)?;
     Ok((trial, state))
 }

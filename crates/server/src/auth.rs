@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use det_ids::{AllocationId, ExperimentId, RunId, TaskId, TrialId, UserId};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::require_current_run;
 use det_store::users::{SessionRow, UserChange, UserRow};
@@ -589,7 +590,7 @@ impl Auth {
                 let now = det_store::now();
                 let user = users::change(&mut tx.conn(), id, &edit.change, now)
                     .await?
-                    .ok_or_else(|| AppError::not_found("user", id))?;
+                    .ok_or_else(|| AppError::not_found(ObjectKind::User, id))?;
                 if edit.end_sessions {
                     users::delete_sessions_of(&mut tx.conn(), id).await?;
                 }
@@ -642,7 +643,7 @@ impl Auth {
 async fn found(conn: &mut Conn<'_>, id: UserId) -> AppResult<UserRow> {
     users::find(conn, id)
         .await?
-        .ok_or_else(|| AppError::not_found("user", id))
+        .ok_or_else(|| AppError::not_found(ObjectKind::User, id))
 }
 
 async fn record(

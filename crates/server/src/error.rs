@@ -1,6 +1,8 @@
 //! What a use case answers when it cannot do what was asked. The one place that maps this to a status is `http::error`.
 
+use det_lifecycle::object::ObjectKind;
 use det_store::{ChangeError, StoreError};
+use det_taskspec::TaskKind;
 
 /// A refusal or failure, written for the user who reads it.
 #[derive(Debug, thiserror::Error)]
@@ -86,27 +88,13 @@ impl AppError {
         Self::new(ErrorKind::Precondition, message)
     }
 
-    /// No such thing.
-    pub fn not_found(what: &str, which: impl std::fmt::Display) -> Self {
+    /// There is no object of this kind with this id.
+    pub fn not_found(what: ObjectKind, which: impl std::fmt::Display) -> Self {
         let error = Self::new(ErrorKind::NotFound, format!("{what} \"{which}\" not found"));
-        let listing = match what {
-            "experiment" => "`det experiment list --all` shows the experiments there are",
-            "trial" => "`det experiment list-trials EXPERIMENT` shows the trials of an experiment",
-            "task" => {
-                "`det task list --all` shows the tasks that run, wait or are paused, and generic ones that ended in the last day"
-            }
-            "job" => "`det job list` shows the jobs that wait or run",
-            "agent" | "place" => "`det agent list` shows the agents there are",
-            "slot" => "`det slot list` shows the slots there are",
-            "workspace" => "`det workspace list` shows the workspaces there are",
-            "project" => "`det project list WORKSPACE` shows the projects of a workspace",
-            "user" => "`det user list` shows the users there are",
-            "checkpoint" => {
-                "`det experiment list-checkpoints EXPERIMENT` shows the checkpoints of an experiment"
-            }
-            _ => return error,
-        };
-        error.hint(listing)
+        match listing(what) {
+            Some(listing) => error.hint(listing),
+            None => error,
+        }
     }
 
     /// Our defect, with its cause for the log.
@@ -148,6 +136,42 @@ impl AppError {
         self.hint = Some(hint.into());
         self
     }
+}
+
+/// How users see which objects of a kind there are; `None` = no single command lists them.
+fn listing(what: ObjectKind) -> Option<&'static str> {
+    let listing = match what {
+        ObjectKind::Experiment => "`det experiment list --all` shows the experiments there are",
+        ObjectKind::Trial => {
+            "`det experiment list-trials EXPERIMENT` shows the trials of an experiment"
+        }
+        ObjectKind::Task | ObjectKind::TaskOf(TaskKind::Generic) => {
+            "`det task list --all` shows the tasks that run, wait or are paused, and generic ones that ended in the last day"
+        }
+        ObjectKind::Job => "`det job list` shows the jobs that wait or run",
+        ObjectKind::Agent | ObjectKind::Place => "`det agent list` shows the agents there are",
+        ObjectKind::Slot => "`det slot list` shows the slots there are",
+        ObjectKind::Workspace => "`det workspace list` shows the workspaces there are",
+        ObjectKind::Project => "`det project list WORKSPACE` shows the projects of a workspace",
+        ObjectKind::User => "`det user list` shows the users there are",
+        ObjectKind::Checkpoint => {
+            "`det experiment list-checkpoints EXPERIMENT` shows the checkpoints of an experiment"
+        }
+        ObjectKind::Allocation
+        | ObjectKind::CheckpointFiles
+        | ObjectKind::CheckpointExperiment
+        | ObjectKind::Container
+        | ObjectKind::ContextDirectory
+        | ObjectKind::ExternalExperiment
+        | ObjectKind::ExternalTrial
+        | ObjectKind::File
+        | ObjectKind::ModelDefinition
+        | ObjectKind::ResourcePool
+        | ObjectKind::TaskConfiguration
+        | ObjectKind::TaskOf(_)
+        | ObjectKind::Template => return None,
+    };
+    Some(listing)
 }
 
 impl ChangeError for AppError {

@@ -4,6 +4,7 @@ use det_config::hyperparameters::SearchMethod;
 use det_ids::{Micros, SlotId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::DesiredState;
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind};
 use det_orchestrator::{
     Absence, Cause, Core, Course, Due, Effect, Event, PassDecision, Place, Refusal, Topic,
@@ -153,7 +154,13 @@ fn work_on_a_slot_that_is_disabled_starts_elsewhere_and_on_a_drained_one_goes_on
         cause: Cause::actor(ActorName::user("ada")),
     };
     let refused = world.try_event(unknown).expect_err("there is none");
-    assert!(matches!(refused, Refusal::NotFound { what: "place", .. }));
+    assert!(matches!(
+        refused,
+        Refusal::NotFound {
+            what: ObjectKind::Place,
+            ..
+        }
+    ));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use det_ids::{ExperimentId, ProjectId};
 use det_lifecycle::experiment::ExperimentEvent;
+use det_lifecycle::object::ObjectKind;
 
 use crate::app::experiments::Experiments;
 use crate::app::logs::retention::LogRetention;
@@ -101,7 +102,7 @@ async fn act_within(
 ) -> AppResult<()> {
     let row = reads::experiments::find(&actions.sources.store, actor, id).await?;
     if named_project(project_id).is_some_and(|project| row.project_id != project) {
-        return Err(AppError::not_found("experiment", id)
+        return Err(AppError::not_found(ObjectKind::Experiment, id)
             .hint(format!("it is not in project {project_id}")));
     }
     act(actions, actor, id, action).await

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use det_authz::{Kind, Permission};
 use det_ids::{AgentId, PlaceId};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_rm_agents::NotAdmitted;
 use det_store::events::NewEvent;
@@ -208,8 +209,11 @@ impl AgentTokens {
                     let place = PlaceId::from(id.clone());
                     let known = places::find(&mut tx.conn(), &place).await?.is_some();
                     if !revoked && !known {
-                        return Err(AppError::not_found("agent", id.as_str().escape_debug())
-                            .hint("nothing was changed; \"det agent list\" shows the agents"));
+                        return Err(AppError::not_found(
+                            ObjectKind::Agent,
+                            id.as_str().escape_debug(),
+                        )
+                        .hint("nothing was changed; \"det agent list\" shows the agents"));
                     }
                     if known {
                         let reason = format!("the token of agent \"{id}\" was revoked");

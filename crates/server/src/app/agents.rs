@@ -8,6 +8,7 @@ use det_agent_proto::{
 use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
 use det_ids::{AgentId, LogSource, LogStream, PlaceId, SlotId};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::place::DeviceReading;
 use det_orchestrator::Event;
 use det_rm::{Capacity, JoinedPlace, PlaceDetails};
@@ -132,7 +133,7 @@ impl Agents {
                     this.require_slot(tx, &id, slot).await?;
                     this.orchestration.advance(tx, [event]).await?;
                     let row = places::find(&mut tx.conn(), &id).await?;
-                    let row = row.ok_or_else(|| AppError::not_found("agent", &id))?;
+                    let row = row.ok_or_else(|| AppError::not_found(ObjectKind::Agent, &id))?;
                     let live = allocations::live_containers_of_place(&mut tx.conn(), &id).await?;
                     let uses = this.device_use.of(&id);
                     Ok((row, live, uses))
@@ -148,11 +149,12 @@ impl Agents {
         slot: Option<SlotId>,
     ) -> AppResult<()> {
         let found = places::find(&mut tx.conn(), agent_id).await?;
-        let row = found.ok_or_else(|| AppError::not_found("agent", agent_id))?;
+        let row = found.ok_or_else(|| AppError::not_found(ObjectKind::Agent, agent_id))?;
         match slot {
-            Some(slot) if !row.capacity.slots().contains(&slot) => {
-                Err(AppError::not_found("slot", format!("{agent_id}/{slot}")))
-            }
+            Some(slot) if !row.capacity.slots().contains(&slot) => Err(AppError::not_found(
+                ObjectKind::Slot,
+                format!("{agent_id}/{slot}"),
+            )),
             _ => Ok(()),
         }
     }
@@ -161,7 +163,7 @@ impl Agents {
         if self.places.connected.has(agent_id) {
             return Ok(());
         }
-        Err(AppError::not_found("agent", agent_id)
+        Err(AppError::not_found(ObjectKind::Agent, agent_id)
             .hint("only connected agents can be changed; \"det agent list\" shows them"))
     }
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use det_ids::{AllocationId, ContainerId, TaskId};
 use det_lifecycle::allocation::{AllocationEvent, AllocationState};
 use det_lifecycle::container::ObservedState;
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::task::{Meeting, Release};
 use det_orchestrator::Event;
 use det_store::allocations::{self, AllocationRow, ContainerRow};
@@ -249,7 +250,7 @@ impl Allocations {
                 )
             };
             let Some(row) = row else {
-                return Err(AppError::not_found("allocation", allocation_id));
+                return Err(AppError::not_found(ObjectKind::Allocation, allocation_id));
             };
             if let Some(meeting) = meeting(&containers, container_id) {
                 return Ok(meeting);
@@ -310,7 +311,7 @@ impl Allocations {
                     let alone = rows.len() == 1;
                     let Some(mut row) = rows.into_iter().find(|r| r.id == container || alone)
                     else {
-                        return Err(AppError::not_found("container", &container));
+                        return Err(AppError::not_found(ObjectKind::Container, &container));
                     };
                     row.accelerators = Some(data);
                     allocations::update_container(&mut tx.conn(), &row).await?;

@@ -47,6 +47,7 @@ use det_checkpoint_files::glob::Pattern;
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
 use det_ids::{AllocationId, CheckpointId, ExperimentId, StorageId, TaskId, TrialId};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::events::NewEvent;
@@ -242,7 +243,7 @@ impl Checkpoints {
         let mut conn = self.context.store.read().await?;
         checkpoints::find(&mut conn.conn(), uuid)
             .await?
-            .ok_or_else(|| AppError::not_found("checkpoint", uuid))
+            .ok_or_else(|| AppError::not_found(ObjectKind::Checkpoint, uuid))
     }
 
     /// Replaces a checkpoint's metadata; its step stays what it is.
@@ -264,7 +265,7 @@ impl Checkpoints {
                 Box::pin(async move {
                     let mut row = checkpoints::find(&mut tx.conn(), &uuid)
                         .await?
-                        .ok_or_else(|| AppError::not_found("checkpoint", &uuid))?;
+                        .ok_or_else(|| AppError::not_found(ObjectKind::Checkpoint, &uuid))?;
                     metadata.insert(STEPS.into(), json!(row.steps));
                     row.metadata = Value::Object(metadata).to_string();
                     checkpoints::update(&mut tx.conn(), &row).await?;
@@ -313,7 +314,7 @@ impl Checkpoints {
                     for (uuid, left) in changes {
                         let row = checkpoints::find(&mut tx.conn(), &uuid)
                             .await?
-                            .ok_or_else(|| AppError::not_found("checkpoint", &uuid))?;
+                            .ok_or_else(|| AppError::not_found(ObjectKind::Checkpoint, &uuid))?;
                         if let Some(left) = left {
                             service
                                 .note_left(tx, row, left, &[], &actor.name(), None)
@@ -408,7 +409,7 @@ impl Checkpoints {
         }
         let found: BTreeSet<&str> = rows.iter().map(|r| r.uuid.as_str()).collect();
         if let Some(missing) = wanted.iter().find(|uuid| !found.contains(uuid.as_str())) {
-            return Err(AppError::not_found("checkpoint", missing));
+            return Err(AppError::not_found(ObjectKind::Checkpoint, missing));
         }
         Ok(rows)
     }

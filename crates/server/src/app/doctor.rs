@@ -11,6 +11,7 @@ use std::time::Duration;
 use det_authz::Kind;
 use det_ids::{AllocationId, ContainerId, ExperimentId, LogLineId, TrialId};
 use det_lifecycle::container::ObservedState;
+use det_lifecycle::object::ObjectKind;
 use det_orchestrator::hang::{self, Finding};
 use det_orchestrator::{Event, RunningTrial};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
@@ -210,7 +211,7 @@ impl Doctor {
         };
         if !rows.iter().any(|row| row.id == *container_id) {
             return Err(AppError::not_found(
-                "container",
+                ObjectKind::Container,
                 container_id.as_str().escape_debug(),
             ));
         }

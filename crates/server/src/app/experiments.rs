@@ -8,6 +8,7 @@ use det_config::submitted::{Experiment, SubmittedDocument};
 use det_failpoints::failpoint;
 use det_ids::{ExperimentId, ExternalExperimentId, UserId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::{Event, LogLevel};
 use det_searcher::Search;
@@ -298,7 +299,7 @@ impl Experiments {
         }
         archives::whole(&mut conn.conn(), &ArchiveOf::Experiment(parent))
             .await?
-            .ok_or_else(|| AppError::not_found("model definition of experiment", parent))
+            .ok_or_else(|| AppError::not_found(ObjectKind::ModelDefinition, parent))
     }
 
     /// Starts, pauses, ends or deletes it.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use det_ids::{AllocationId, ProjectId, UserId, WorkspaceId};
+use det_lifecycle::object::ObjectKind;
 use det_rm::{BoundNamespace, LiveAttempt, Namespaces};
 use det_store::namespaces::{self, BindingRow, MadeRow};
 use det_store::workspaces::{self, DeletionState, ProjectRow, UNCATEGORIZED_PROJECT, WorkspaceRow};
@@ -82,7 +83,7 @@ impl Homes {
     pub fn workspace(&self, id: WorkspaceId) -> AppResult<&WorkspaceRow> {
         self.workspaces
             .get(&id)
-            .ok_or_else(|| AppError::not_found("workspace", id))
+            .ok_or_else(|| AppError::not_found(ObjectKind::Workspace, id))
     }
 
     /// The name of a workspace, where it is known.
@@ -93,7 +94,7 @@ impl Homes {
     /// A project with its workspace.
     pub fn project(&self, id: ProjectId) -> AppResult<(&ProjectRow, &WorkspaceRow)> {
         let found = self.projects.get(&id);
-        let project = found.ok_or_else(|| AppError::not_found("project", id))?;
+        let project = found.ok_or_else(|| AppError::not_found(ObjectKind::Project, id))?;
         Ok((project, self.workspace(project.workspace_id)?))
     }
 

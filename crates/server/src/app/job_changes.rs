@@ -3,6 +3,7 @@
 use det_config::experiment::Resources;
 use det_config::policies::Workload;
 use det_ids::{JobId, TaskId};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::task::TaskEvent;
 use det_orchestrator::Event;
@@ -92,7 +93,7 @@ impl JobChanges {
                         let row = allocations::task_of_job(&mut tx.conn(), &job_id)
                             .await?
                             .ok_or_else(|| {
-                                AppError::not_found("job", job_id.as_str().escape_debug())
+                                AppError::not_found(ObjectKind::Job, job_id.as_str().escape_debug())
                             })?;
                         service.change_task(tx, &row, &change, &actor).await?;
                     }
@@ -172,7 +173,7 @@ impl JobChanges {
     ) -> AppResult<JobRow> {
         let mut job = experiments::job(&mut tx.conn(), job_id)
             .await?
-            .ok_or_else(|| AppError::not_found("job", job_id))?;
+            .ok_or_else(|| AppError::not_found(ObjectKind::Job, job_id))?;
         self.policies
             .require_allowed(&job, workload, change)
             .await?;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use det_config::errors::ConfigErrors;
 use det_config::submitted::{Placement, SLOTS_OF_TASK, SLOTS_OF_TRIAL, WorkSize};
 use det_ids::{AllocationId, JobId, PriorityOrder, TaskId};
+use det_lifecycle::object::ObjectKind;
 use det_scheduler::{Policy, Side};
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::experiments::{self, ExperimentRow, JobKind, JobRow};
@@ -469,7 +470,7 @@ impl JobQueue {
         if pools.iter().any(|pool| pool == name) {
             return Ok(name.to_owned());
         }
-        Err(AppError::not_found("resource pool", name)
+        Err(AppError::not_found(ObjectKind::ResourcePool, name)
             .hint(format!("choose one of: {}", pools.join(", "))))
     }
 }

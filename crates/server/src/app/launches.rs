@@ -15,6 +15,7 @@ use det_authz::{Kind, Permission};
 use det_config::MasterConfig;
 use det_config::task::{LaunchKind, TaskConfig};
 use det_ids::{ClusterId, ProjectId, TaskId, WorkspaceId};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::ActorName;
 use det_store::WriteTx;
 use det_store::workspaces;
@@ -219,7 +220,8 @@ impl Launches {
         self.pools.require(&new.job.resource_pool)?;
         let workspace_id = new.job.workspace_id;
         let workspace = workspaces::find(&mut tx.conn(), workspace_id).await?;
-        let workspace = workspace.ok_or_else(|| AppError::not_found("workspace", workspace_id))?;
+        let workspace =
+            workspace.ok_or_else(|| AppError::not_found(ObjectKind::Workspace, workspace_id))?;
         require_open_workspace(&workspace, "nothing can be launched there")?;
         let mut notice = None;
         if let Some(parent) = &new.document.parent_id {

@@ -7,6 +7,7 @@ use det_authz::{
     Decision, Identity, Kind, MissingRight, Permission, Target, decide, depends_on_owner,
 };
 use det_ids::{AllocationId, ExperimentId, JobId, TaskId, TrialId, UserId};
+use det_lifecycle::object::ObjectKind;
 use det_store::allocations::TaskRow;
 use det_store::checkpoints::CheckpointRow;
 use det_store::{Store, allocations, experiments, trials};
@@ -102,7 +103,9 @@ impl Ownership {
             ReportSubject::Allocation(id) => {
                 allocations::find(&mut conn.conn(), id)
                     .await?
-                    .ok_or_else(|| AppError::not_found("allocation", id.as_str().escape_debug()))?
+                    .ok_or_else(|| {
+                        AppError::not_found(ObjectKind::Allocation, id.as_str().escape_debug())
+                    })?
                     .task_id
             }
         };
@@ -278,7 +281,7 @@ impl Ownership {
         let trial = trials::find(&mut conn.conn(), trial_id).await?;
         trial
             .map(|trial| trial.experiment_id)
-            .ok_or_else(|| AppError::not_found("trial", trial_id))
+            .ok_or_else(|| AppError::not_found(ObjectKind::Trial, trial_id))
     }
 
     fn require_of_task(

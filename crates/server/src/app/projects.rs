@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use det_authz::{Kind, Permission, Target};
 use det_ids::{ExperimentId, ProjectId, WorkspaceId};
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow, Member};
@@ -525,7 +526,7 @@ fn require_own_live(actor: &Actor, path: &str, members: &[Member]) -> AppResult<
 /// The texts of one project.
 async fn texts_of(conn: &mut Conn<'_>, id: ProjectId) -> AppResult<ProjectTexts> {
     let found = workspaces::project_texts(conn, &[id]).await?.pop();
-    found.ok_or_else(|| AppError::not_found("project", id))
+    found.ok_or_else(|| AppError::not_found(ObjectKind::Project, id))
 }
 
 /// A project's notes.

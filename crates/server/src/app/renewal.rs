@@ -11,6 +11,7 @@ use det_config::submitted::{
     CompletionDefaults, SubmittedDocument, WorkSize, check_changed_pod, check_stored_pod,
 };
 use det_ids::{ExperimentId, ProjectId};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::{self, ExperimentRow};
@@ -260,7 +261,7 @@ impl Renewals {
         let (old, new) = (&before.resources, &config.resources);
         let mut job = experiments::job(&mut tx.conn(), &row.job_id)
             .await?
-            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+            .ok_or_else(|| AppError::not_found(ObjectKind::Job, &row.job_id))?;
         let mut moved = false;
         if old.priority != new.priority
             && let Some(priority) = new.priority

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{AllocationId, ClusterId, ContainerId, MasterId, PlaceId, TrialId, UserId};
+use det_lifecycle::object::ObjectKind;
 use det_rm::{ContainerStart, Origin, PlacedNamespace};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
 use det_store::experiments::JobRow;
@@ -218,7 +219,7 @@ impl Specs {
         let job = existing::job(conn, &task.job_id).await?;
         let document = task_documents::find(conn, task_id).await?;
         let mut document =
-            document.ok_or_else(|| AppError::not_found("configuration of task", task_id))?;
+            document.ok_or_else(|| AppError::not_found(ObjectKind::TaskConfiguration, task_id))?;
         if let Some(port) = service_port(allocation) {
             document.details.give_port(port);
         }
@@ -237,7 +238,7 @@ impl Specs {
 
     fn owner(&self, id: UserId) -> AppResult<User> {
         let owner = self.auth.user(id);
-        owner.ok_or_else(|| AppError::not_found("user", id))
+        owner.ok_or_else(|| AppError::not_found(ObjectKind::User, id))
     }
 
     fn facts(&self, allocation: &AllocationRow, of_kind: OfKind) -> TaskFacts {

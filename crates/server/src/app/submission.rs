@@ -10,6 +10,7 @@ use det_config::policies::{Policies, Workload};
 use det_config::secrets::MASK;
 use det_config::submitted::{CompletionDefaults, Experiment, SubmittedDocument};
 use det_ids::{ExperimentId, ExternalExperimentId, ProjectId, WorkspaceId};
+use det_lifecycle::object::ObjectKind;
 use det_searcher::Search;
 use det_store::experiments::{self};
 use det_store::workspaces::{ProjectRow, UNCATEGORIZED_PROJECT, WorkspaceRow};
@@ -464,7 +465,7 @@ impl Submissions {
                 let mut conn = self.context.store.read().await?;
                 experiments::find(&mut conn.conn(), parent).await?
             };
-            let row = row.ok_or_else(|| AppError::not_found("experiment", parent))?;
+            let row = row.ok_or_else(|| AppError::not_found(ObjectKind::Experiment, parent))?;
             if may_use_secrets(actor, row.owner_id) {
                 known = known_documents(&row)?;
                 "give the secret itself: the parent has none there".clone_into(&mut hint);

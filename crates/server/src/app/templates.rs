@@ -6,6 +6,7 @@ use det_authz::{Kind, Permission, Target};
 use det_config::origin::{Layer, Source};
 use det_config::template::Template;
 use det_ids::WorkspaceId;
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::templates::{self, TemplateRow};
@@ -251,7 +252,7 @@ impl Templates {
         }
         match missing.as_slice() {
             [] => Ok(rows),
-            [one] => Err(AppError::not_found("template", one)),
+            [one] => Err(AppError::not_found(ObjectKind::Template, one)),
             several => {
                 let several: Vec<String> =
                     several.iter().map(|name| format!("\"{name}\"")).collect();
@@ -286,7 +287,7 @@ async fn require_unarchived(conn: &mut Conn<'_>, template: &TemplateRow) -> AppR
 /// Templates go into workspaces that exist and stay.
 async fn require_workspace(conn: &mut Conn<'_>, id: WorkspaceId) -> AppResult<()> {
     let row = workspaces::find(conn, id).await?;
-    let row = row.ok_or_else(|| AppError::not_found("workspace", id))?;
+    let row = row.ok_or_else(|| AppError::not_found(ObjectKind::Workspace, id))?;
     require_open_workspace(&row, "no template can be put there")
 }
 

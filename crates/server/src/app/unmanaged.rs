@@ -9,6 +9,7 @@ use det_authz::{Kind, Permission, Target};
 use det_ids::{
     CheckpointId, ExperimentId, ExternalExperimentId, Micros, RequestId, RunId, TrialId,
 };
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::unmanaged::UnmanagedEvent;
 use det_orchestrator::Event;
 use det_store::experiments::ExperimentRow;
@@ -177,9 +178,9 @@ impl UnmanagedRuns {
         };
         self.orchestration.advance(tx, [added]).await?;
         let trial = find(tx).await?;
-        trial
-            .map(|trial| trial.id)
-            .ok_or_else(|| AppError::not_found("trial", request_id.as_str().escape_debug()))
+        trial.map(|trial| trial.id).ok_or_else(|| {
+            AppError::not_found(ObjectKind::Trial, request_id.as_str().escape_debug())
+        })
     }
 
     /// Refuses one more trial where there are as many as the configuration allows.

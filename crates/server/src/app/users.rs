@@ -5,6 +5,7 @@ use std::sync::Arc;
 use det_authz::{Kind, Permission};
 use det_config::ConfigError;
 use det_ids::UserId;
+use det_lifecycle::object::ObjectKind;
 use det_store::users::{IdentityColumns, UserChange, UserRow};
 
 use crate::app::existing;
@@ -314,7 +315,7 @@ fn decide(
     let before = all
         .iter()
         .find(|user| user.id == id)
-        .ok_or_else(|| AppError::not_found("user", id))?;
+        .ok_or_else(|| AppError::not_found(ObjectKind::User, id))?;
     if asking != id {
         let to_do = format!("change user \"{}\"", before.username);
         require_admin_now(all, asking, &to_do)?;

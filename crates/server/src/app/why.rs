@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use det_ids::{AllocationId, JobId, Micros, PlaceId, PriorityOrder, RunId, SlotId, quantity};
 use det_lifecycle::experiment::ExperimentState;
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::Subject;
 use det_lifecycle::state_name::StateName;
 use det_lifecycle::task::{TaskEnd, TaskState};
@@ -410,7 +411,7 @@ impl Explanations {
         let job = experiments::job(&mut conn.conn(), job_id).await?;
         let (task, job) = task
             .zip(job)
-            .ok_or_else(|| AppError::not_found("job", job_id.as_str().escape_debug()))?;
+            .ok_or_else(|| AppError::not_found(ObjectKind::Job, job_id.as_str().escape_debug()))?;
         let document = task_documents::find(&mut conn.conn(), &task.id).await?;
         let name = document.map(|document| document.description);
         Ok((self.queue.subject(task, name), job.resource_pool))

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use det_lifecycle::object::ObjectKind;
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::experiments::ExperimentRow;
 use tokio::sync::mpsc;
@@ -137,7 +138,7 @@ impl CheckpointFiles {
     ) -> AppResult<Archive> {
         let row = self.checkpoints.find(uuid).await?;
         let gone = || {
-            AppError::not_found("files of checkpoint", uuid)
+            AppError::not_found(ObjectKind::CheckpointFiles, uuid)
                 .hint("they were deleted, or the master's host does not see the checkpoint storage")
         };
         if row.state == CheckpointState::Deleted {
@@ -145,7 +146,7 @@ impl CheckpointFiles {
         }
         let experiment = row
             .experiment_id
-            .ok_or_else(|| AppError::not_found("experiment of checkpoint", uuid))?;
+            .ok_or_else(|| AppError::not_found(ObjectKind::CheckpointExperiment, uuid))?;
         let experiment = stored_experiment(&self.context.store, experiment).await?;
         let storage = self.storage_of(&experiment)?;
         let owner = self.owner_of(&row, &experiment);

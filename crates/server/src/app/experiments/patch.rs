@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use det_config::policies::Workload;
 use det_ids::ExperimentId;
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
@@ -98,7 +99,7 @@ impl Experiments {
         }
         let job = experiments::job(&mut tx.conn(), &row.job_id)
             .await?
-            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+            .ok_or_else(|| AppError::not_found(ObjectKind::Job, &row.job_id))?;
         for (path, text) in texts {
             if let Some(text) = text {
                 self.policies
@@ -186,7 +187,7 @@ impl Experiments {
         let mut config: Value = serde_json::from_str(&current).map_err(AppError::internal)?;
         let job = experiments::job(&mut tx.conn(), &row.job_id)
             .await?
-            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+            .ok_or_else(|| AppError::not_found(ObjectKind::Job, &row.job_id))?;
         for (key, value) in policy {
             let Some(value) = value else { continue };
             let path = format!("checkpoint_storage.{key}");

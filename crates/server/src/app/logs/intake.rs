@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use det_ids::{ExperimentId, SpoolId, TaskId};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::logs::{self, LogLine, PackedLines, pack};
@@ -129,7 +130,7 @@ impl Logs {
                         }
                     }
                     if !logs::append(&mut tx.conn(), &task_id, &packed).await? {
-                        return Err(AppError::not_found("task", &task_id));
+                        return Err(AppError::not_found(ObjectKind::Task, &task_id));
                     }
                     if !searched.is_empty() {
                         service.policies.apply(tx, &task_id, searched).await?;

@@ -11,6 +11,7 @@ use det_authz::{Kind, Permission};
 use det_config::policies::Workload;
 use det_failpoints::failpoint;
 use det_ids::{ExperimentId, TaskId, TrialId};
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
 use det_store::experiments::ExperimentRow;
@@ -156,7 +157,7 @@ impl LogRetention {
     ) -> AppResult<()> {
         let job = experiments::job(&mut tx.conn(), &row.job_id)
             .await?
-            .ok_or_else(|| AppError::not_found("job", &row.job_id))?;
+            .ok_or_else(|| AppError::not_found(ObjectKind::Job, &row.job_id))?;
         self.policies
             .require_unfixed(job.workspace_id, Workload::Experiment, KEY, &json!(days))
             .await?;

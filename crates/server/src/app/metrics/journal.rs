@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::{JournalId, MetricChunkId, RunId, TrialId};
+use det_lifecycle::object::ObjectKind;
 use det_orchestrator::require_current_run;
 use det_store::journal::{self, Entry};
 use det_store::metrics::{self, GroupSummary, NewReport, StoredReport, number};
@@ -187,7 +188,7 @@ impl Journal {
     ) -> AppResult<AppResult<Option<Entry>>> {
         let EncodedReport { report, mut line } = arriving;
         let Some(trial) = memory.trial(report.trial_id) else {
-            return Ok(Err(AppError::not_found("trial", report.trial_id)));
+            return Ok(Err(AppError::not_found(ObjectKind::Trial, report.trial_id)));
         };
         let run = Some(report.run_id);
         if let Err(refused) = require_current_run(report.trial_id, trial.run_id, run) {
@@ -211,7 +212,7 @@ impl Journal {
             memory.keep(report.trial_id, begun);
         }
         let Some(trial) = memory.trial(report.trial_id) else {
-            return Ok(Err(AppError::not_found("trial", report.trial_id)));
+            return Ok(Err(AppError::not_found(ObjectKind::Trial, report.trial_id)));
         };
         let last_step = trial.last_step(&report.group).unwrap_or(-1);
         let may_be_known = match report.step {

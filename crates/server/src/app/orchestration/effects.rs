@@ -3,6 +3,7 @@
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
 use det_ids::CheckpointId;
+use det_lifecycle::object::ObjectKind;
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
 use det_store::events::NewEvent;
 use det_store::{
@@ -168,7 +169,7 @@ async fn insert_trial(
     let rows = tx.live_rows();
     let experiment = rows
         .experiment(new.experiment_id)
-        .ok_or_else(|| AppError::not_found("experiment", new.experiment_id))?;
+        .ok_or_else(|| AppError::not_found(ObjectKind::Experiment, new.experiment_id))?;
     let config = configs.of(experiment)?;
     let warm_start = warm_start_checkpoint(tx, &config).await?;
     let row = trials::NewTrial {

@@ -6,6 +6,7 @@ use det_api_types::agents::{AgentSortBy, GetAgentsQuery};
 use det_api_types::page::{OrderBy, Pagination};
 use det_authz::Kind;
 use det_ids::PlaceId;
+use det_lifecycle::object::ObjectKind;
 use det_store::allocations::{self, ContainerRow};
 use det_store::places::{self, PlaceRow};
 
@@ -67,7 +68,7 @@ pub(crate) async fn find(
     let mut conn = sources.store.read().await?;
     let Some(row) = places::find(&mut conn.conn(), agent_id).await? else {
         return Err(AppError::not_found(
-            "agent",
+            ObjectKind::Agent,
             agent_id.as_str().escape_debug(),
         ));
     };

@@ -2,6 +2,7 @@
 
 use det_authz::Kind;
 use det_ids::AllocationId;
+use det_lifecycle::object::ObjectKind;
 use det_store::Store;
 use det_store::allocations::{self, AllocationRow};
 
@@ -20,7 +21,12 @@ pub(crate) async fn find(
     let mut conn = store.read().await?;
     allocations::find(&mut conn.conn(), allocation_id)
         .await?
-        .ok_or_else(|| AppError::not_found("allocation", allocation_id.as_str().escape_debug()))
+        .ok_or_else(|| {
+            AppError::not_found(
+                ObjectKind::Allocation,
+                allocation_id.as_str().escape_debug(),
+            )
+        })
 }
 
 /// `<task>.<n>`, or a clear refusal.

@@ -10,6 +10,7 @@ use det_api_types::workspaces::{
 };
 use det_authz::Kind;
 use det_ids::{ProjectId, UserId, WorkspaceId};
+use det_lifecycle::object::ObjectKind;
 use det_store::Store;
 use det_store::catalogue::{Catalogue, Totals};
 use det_store::namespaces::BindingRow;
@@ -171,7 +172,7 @@ impl Overview {
     async fn project(&self, row: ProjectRow) -> AppResult<ProjectView> {
         let id = row.id;
         let view = self.projects(vec![row]).await?.pop();
-        view.ok_or_else(|| AppError::not_found("project", id))
+        view.ok_or_else(|| AppError::not_found(ObjectKind::Project, id))
     }
 }
 
@@ -393,7 +394,7 @@ pub(crate) async fn project_by_key(
     let overview = Overview::load(sources, actor).await?;
     let mut projects = overview.homes.projects.values();
     let row = projects.find(|row| row.key.eq_ignore_ascii_case(key));
-    let row = row.ok_or_else(|| AppError::not_found("project", key.escape_debug()))?;
+    let row = row.ok_or_else(|| AppError::not_found(ObjectKind::Project, key.escape_debug()))?;
     overview.project(row.clone()).await
 }
 

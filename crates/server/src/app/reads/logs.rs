@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use det_authz::Kind;
 use det_ids::{TaskId, TrialId, UserId};
+use det_lifecycle::object::ObjectKind;
 use det_store::{Store, allocations, trials};
 use tokio::sync::mpsc;
 
@@ -50,7 +51,7 @@ impl Log {
         reads::require(actor, Kind::Trial, "logs of trials")?;
         let mut conn = sources.store.read().await?;
         if trials::find(&mut conn.conn(), trial_id).await?.is_none() {
-            return Err(AppError::not_found("trial", trial_id));
+            return Err(AppError::not_found(ObjectKind::Trial, trial_id));
         }
         let tasks = allocations::tasks_of_trial(&mut conn.conn(), trial_id).await?;
         Ok(Self {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use det_authz::Kind;
 use det_ids::TrialId;
+use det_lifecycle::object::ObjectKind;
 use det_store::{Store, trials};
 
 use crate::app::context::Context;
@@ -60,7 +61,7 @@ async fn known(store: &Store, mut trial_ids: Vec<TrialId>) -> AppResult<Vec<Tria
         known.extend(rows.iter().map(|row| row.id));
     }
     match trial_ids.iter().find(|id| !known.contains(id)) {
-        Some(missing) => Err(AppError::not_found("trial", missing)),
+        Some(missing) => Err(AppError::not_found(ObjectKind::Trial, missing)),
         None => Ok(trial_ids),
     }
 }

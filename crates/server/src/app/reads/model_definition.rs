@@ -6,6 +6,7 @@ use std::io::Read;
 
 use det_authz::Kind;
 use det_ids::{ExperimentId, TaskId};
+use det_lifecycle::object::ObjectKind;
 use det_store::Store;
 use det_store::archives::{self, ArchiveOf};
 use futures::Stream;
@@ -141,8 +142,8 @@ impl Archive {
 
 fn missing(of: &ArchiveOf) -> AppError {
     match of {
-        ArchiveOf::Experiment(id) => AppError::not_found("model definition of experiment", id),
-        ArchiveOf::Task(id) => AppError::not_found("context directory of task", id),
+        ArchiveOf::Experiment(id) => AppError::not_found(ObjectKind::ModelDefinition, id),
+        ArchiveOf::Task(id) => AppError::not_found(ObjectKind::ContextDirectory, id),
     }
 }
 

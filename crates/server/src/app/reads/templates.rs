@@ -6,6 +6,7 @@ use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::templates::GetTemplatesQuery;
 use det_authz::{Kind, Permission, Target};
 use det_ids::WorkspaceId;
+use det_lifecycle::object::ObjectKind;
 use det_store::templates::{self, TemplateRow};
 use det_store::{Conn, Store};
 use serde_json::{Map, Value};
@@ -97,5 +98,5 @@ pub(crate) async fn find(store: &Store, actor: &Actor, name: &str) -> AppResult<
 pub(crate) async fn stored(conn: &mut Conn<'_>, name: &str) -> AppResult<TemplateRow> {
     templates::find(conn, name)
         .await?
-        .ok_or_else(|| AppError::not_found("template", name.escape_debug()))
+        .ok_or_else(|| AppError::not_found(ObjectKind::Template, name.escape_debug()))
 }

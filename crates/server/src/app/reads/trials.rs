@@ -9,6 +9,7 @@ use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::trials::{GetExperimentTrialsQuery, TrialSortBy};
 use det_authz::Kind;
 use det_ids::{ExperimentId, ExternalExperimentId, RequestId, TrialId};
+use det_lifecycle::object::ObjectKind;
 use det_store::allocations::{self, AllocationRow, TaskRow};
 use det_store::checkpoints::{self, CheckpointRow, CheckpointState};
 use det_store::experiments::{self, ExperimentRow};
@@ -107,13 +108,13 @@ pub(crate) async fn by_external_id(
         let row = experiments::find_by_external_id(&mut conn.conn(), experiment).await?;
         let row = row.ok_or_else(|| {
             AppError::not_found(
-                "experiment of external id",
+                ObjectKind::ExternalExperiment,
                 experiment.as_str().escape_debug(),
             )
         })?;
         let found = trials::find_by_request(&mut conn.conn(), row.id, trial).await?;
         found.ok_or_else(|| {
-            AppError::not_found("trial of external id", trial.as_str().escape_debug())
+            AppError::not_found(ObjectKind::ExternalTrial, trial.as_str().escape_debug())
         })?
     };
     whole(sources, actor, found.id).await
@@ -128,7 +129,9 @@ pub(crate) async fn compacted(
     let row = find(store, actor, id).await?;
     let experiment = reads::experiments::find(store, actor, row.experiment_id).await?;
     let mut whole = with_parts(store, &experiment, vec![row]).await?;
-    whole.pop().ok_or_else(|| AppError::not_found("trial", id))
+    whole
+        .pop()
+        .ok_or_else(|| AppError::not_found(ObjectKind::Trial, id))
 }
 
 /// One page of an experiment's trials, each with its parts.

@@ -6,6 +6,7 @@ use det_api_types::page::{OrderBy, Pagination};
 use det_api_types::users::{GetUsersQuery, UserSortBy};
 use det_authz::Kind;
 use det_ids::UserId;
+use det_lifecycle::object::ObjectKind;
 use det_store::users::UserRow;
 
 use crate::app::reads::paging::{self, by_name};
@@ -85,5 +86,5 @@ pub(crate) fn find(auth: &Auth, actor: &Actor, id: UserId) -> AppResult<User> {
 pub(crate) fn named(auth: &Auth, actor: &Actor, name: &str) -> AppResult<User> {
     require(actor)?;
     auth.user_by_name(name)
-        .ok_or_else(|| AppError::not_found("user", name.escape_debug()))
+        .ok_or_else(|| AppError::not_found(ObjectKind::User, name.escape_debug()))
 }

@@ -9,6 +9,7 @@ use det_api_types::agents::{
 use det_api_types::wire::Timestamp;
 use det_ids::{PlaceId, SlotId};
 use det_lifecycle::container::ObservedState;
+use det_lifecycle::object::ObjectKind;
 use det_lifecycle::place::DeviceReading;
 use det_scheduler::Service;
 use det_store::allocations::ContainerRow;
@@ -194,7 +195,7 @@ pub(crate) fn slot(view: &AgentView, number: SlotId) -> AppResult<Slot> {
     let slot = one(view).slots.remove(&number);
     slot.ok_or_else(|| {
         AppError::not_found(
-            "slot",
+            ObjectKind::Slot,
             format!("{}/{number}", view.0.id.as_str().escape_debug()),
         )
     })

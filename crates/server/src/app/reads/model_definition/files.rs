@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use det_ids::ExperimentId;
+use det_lifecycle::object::ObjectKind;
 use flate2::read::GzDecoder;
 
 use crate::app::reads::model_definition::{Archive, ArchiveSources};
@@ -67,7 +68,7 @@ pub(crate) async fn content(
             path.escape_debug()
         ))),
         PathEntry::Nothing => Err(
-            AppError::not_found("file", path.escape_debug()).hint(format!(
+            AppError::not_found(ObjectKind::File, path.escape_debug()).hint(format!(
                 "it is not in the model definition of experiment {id}"
             )),
         ),
