@@ -1,4 +1,4 @@
-//! How many methods a type has: more than [`MOST`] and it is several things under one name.
+//! How many methods a type or trait has: more than [`MOST`] and it is several things under one name.
 //!
 //! A type belongs to the module that defines it, and every `impl` block of the crate that means it counts for it, in
 //! whatever file it is.
@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Findings;
 
-/// Methods of a type at most, over all its own `impl` blocks. Methods of traits do not count.
+/// Methods of a type at most, over all its own `impl` blocks, where those of traits do not count; and of a trait.
 const MOST: usize = 20;
 
 /// The steps of a module below its crate: `["http", "views"]`; none for the root.
 type Module = Vec<String>;
 
-/// An `impl` block of a type itself.
+/// An `impl` block of a type itself, or the definition of a trait.
 #[derive(Debug)]
 struct Block {
     /// The module that the block is in.
@@ -30,6 +30,8 @@ struct Sources {
     definitions: BTreeMap<String, BTreeSet<Module>>,
     /// For each name of a type the blocks that carry it.
     blocks: BTreeMap<String, Vec<Block>>,
+    /// Names of traits.
+    traits: BTreeSet<String>,
 }
 
 impl Sources {
@@ -98,7 +100,13 @@ impl Methods {
         }
         let used = imports(text, &module);
         for (header, methods) in blocks(text) {
-            if let Some((name, steps)) = own_type(&header) {
+            let owner = match header.strip_prefix(TRAIT) {
+                Some(header) => own_type(header).inspect(|(name, _)| {
+                    sources.traits.insert(name.clone());
+                }),
+                None => own_type(&header),
+            };
+            if let Some((name, steps)) = owner {
                 let path = path_of(&name, &steps, &module, &used);
                 let module = module.clone();
                 sources.blocks.entry(name).or_default().push(Block {
@@ -116,8 +124,13 @@ impl Methods {
             for ((module, of), count) in sources.counts() {
                 if count > MOST {
                     let place = [&[name.clone()][..], module].concat().join("/");
+                    let word = if sources.traits.contains(of) {
+                        "trait"
+                    } else {
+                        "type"
+                    };
                     findings.errors.push(format!(
-                        "crates/{place}: type {of} has {count} methods, and may have {MOST}: make of it the several \
+                        "crates/{place}: {word} {of} has {count} methods, and may have {MOST}: make of it the several \
                          things that it is"
                     ));
                 }
@@ -126,17 +139,20 @@ impl Methods {
     }
 }
 
-/// The `impl` blocks of a file: the header of each without the word `impl`, and the number of its functions. Those of a
-/// macro are one or more steps further in than others.
+/// How the header of a trait's definition begins.
+const TRAIT: &str = "trait ";
+
+/// The `impl` blocks of a file and the definitions of its traits: the header of each without the word `impl`, and the number
+/// of its functions. Those of a macro are one or more steps further in than others.
 fn blocks(text: &str) -> Vec<(String, usize)> {
     let mut blocks: Vec<(String, usize)> = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         let code = line.trim_start();
-        let Some(start) = code
-            .strip_prefix("impl")
-            .filter(|rest| rest.starts_with([' ', '<']))
-        else {
+        let of_type = code.strip_prefix("impl");
+        let of_type = of_type.filter(|rest| rest.starts_with([' ', '<']));
+        let of_trait = Some(without_visibility(code)).filter(|code| code.starts_with(TRAIT));
+        let Some(start) = of_type.or(of_trait) else {
             continue;
         };
         let indent = &line[..line.len() - code.len()];
@@ -163,13 +179,18 @@ fn blocks(text: &str) -> Vec<(String, usize)> {
     blocks
 }
 
-/// The name of the type that a line begins to define.
-fn defined_type(line: &str) -> Option<&str> {
-    let line = match line.strip_prefix("pub(") {
-        Some(rest) => rest.split_once(") ")?.1,
+/// A line of code without `pub` and its like at its beginning.
+fn without_visibility(line: &str) -> &str {
+    match line.strip_prefix("pub(") {
+        Some(rest) => rest.split_once(") ").map_or("", |(_, rest)| rest),
         None => line.strip_prefix("pub ").unwrap_or(line),
-    };
-    let rest = ["struct ", "enum ", "union "]
+    }
+}
+
+/// The name of the type or trait that a line begins to define.
+fn defined_type(line: &str) -> Option<&str> {
+    let line = without_visibility(line);
+    let rest = ["struct ", "enum ", "union ", TRAIT]
         .iter()
         .find_map(|word| line.strip_prefix(word))?;
     let end = rest.find(|letter: char| !(letter.is_alphanumeric() || letter == '_'));
@@ -309,10 +330,7 @@ fn is_method(line: &str) -> bool {
     else {
         return false;
     };
-    let code = match code.strip_prefix("pub(") {
-        Some(rest) => rest.split_once(") ").map_or("", |(_, rest)| rest),
-        None => code.strip_prefix("pub ").unwrap_or(code),
-    };
+    let code = without_visibility(code);
     let words = ["const ", "async ", "unsafe "];
     let code = words
         .iter()
@@ -362,6 +380,25 @@ mod tests {
         let errors = alone(MOST + 1);
         assert!(
             errors[0].contains("crates/x/things: type Things has 21 methods"),
+            "{errors:?}"
+        );
+    }
+
+    #[test]
+    fn methods_of_a_trait_count_where_it_is_defined() {
+        let text = |count| {
+            format!(
+                "pub(crate) trait Things: Send {{\n{}}}\n\npub trait All: Things {{}}\n\nimpl Things for X {{\n{}}}\n",
+                methods(count),
+                methods(count)
+            )
+        };
+        let of = |count| findings(&[("crates/x/src/things.rs", text(count))]);
+        assert_eq!(of(MOST), Vec::<String>::new());
+        let errors = of(MOST + 1);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(
+            errors[0].starts_with("crates/x/things: trait Things has 21 methods"),
             "{errors:?}"
         );
     }

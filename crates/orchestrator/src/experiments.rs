@@ -9,10 +9,13 @@ use det_lifecycle::unmanaged::on_experiment;
 use det_searcher::{Action, Event as SearchEvent, Search};
 
 use crate::searches::json;
-use crate::{Cause, Continuation, Effect, Event, Record, Refusal, Rows, Scene, SearchState, Topic};
+use crate::{
+    Cause, Continuation, Effect, Event, ExperimentRows, Record, Refusal, Scene, SearchState, Topic,
+    TrialRows,
+};
 
 /// Something happens to an experiment.
-pub(crate) fn on<R: Rows>(
+pub(crate) fn on<R: ExperimentRows + TrialRows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     event: ExperimentEvent,
@@ -75,7 +78,7 @@ pub(crate) fn on<R: Rows>(
 }
 
 /// The same happens to each live trial.
-pub(crate) fn each_live_trial<R: Rows>(
+pub(crate) fn each_live_trial<R: ExperimentRows + TrialRows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     event: &TrialEvent,
@@ -103,7 +106,7 @@ pub(crate) fn each_live_trial<R: Rows>(
 }
 
 /// Some of the trials that do not do yet what `event` asks of them are asked; whether there were any.
-fn some_follow<R: Rows>(
+fn some_follow<R: ExperimentRows + TrialRows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     event: &TrialEvent,
@@ -137,7 +140,7 @@ fn some_follow<R: Rows>(
 }
 
 /// Goes on with what one change has left: trials that are to follow their experiment, then those that are to be created.
-pub(crate) fn catch_up<R: Rows>(scene: &mut Scene<'_, R>, id: ExperimentId) {
+pub(crate) fn catch_up<R: ExperimentRows + TrialRows>(scene: &mut Scene<'_, R>, id: ExperimentId) {
     let Some(row) = scene.rows.experiment(id).filter(|row| !row.unmanaged) else {
         return;
     };
@@ -172,7 +175,7 @@ pub(crate) fn catch_up<R: Rows>(scene: &mut Scene<'_, R>, id: ExperimentId) {
 }
 
 /// Without a live trial an experiment that stops has come to its end.
-pub(crate) fn trial_ended<R: Rows>(
+pub(crate) fn trial_ended<R: ExperimentRows + TrialRows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     cause: &Cause,
@@ -188,7 +191,10 @@ pub(crate) fn trial_ended<R: Rows>(
 }
 
 /// The end of an experiment: its search is over, and background work applies its checkpoint policy.
-pub(crate) fn end<R: Rows>(scene: &mut Scene<'_, R>, id: ExperimentId) -> Result<(), Refusal> {
+pub(crate) fn end<R: ExperimentRows + TrialRows>(
+    scene: &mut Scene<'_, R>,
+    id: ExperimentId,
+) -> Result<(), Refusal> {
     let row = scene
         .rows
         .experiment(id)
@@ -203,7 +209,7 @@ pub(crate) fn end<R: Rows>(scene: &mut Scene<'_, R>, id: ExperimentId) -> Result
 }
 
 /// An ended experiment goes on.
-pub(crate) fn continue_it<R: Rows>(
+pub(crate) fn continue_it<R: ExperimentRows + TrialRows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     mut search: Box<Search>,
@@ -233,7 +239,7 @@ pub(crate) fn continue_it<R: Rows>(
 
 /// Decides on the next trial that the search of a continued experiment asks for: one that completed counts, any other goes
 /// on, and one that did not exist is created when all have been decided on.
-pub(crate) fn continue_trials<R: Rows>(
+pub(crate) fn continue_trials<R: ExperimentRows + TrialRows>(
     scene: &mut Scene<'_, R>,
     mut continuation: Continuation,
 ) -> Result<(), Refusal> {

@@ -47,8 +47,8 @@ pub use places::{Absence, Place};
 pub use planning::{Course, Due, PassDecision};
 pub use restarts::{MayRestart, nowhere_left};
 pub use rows::{
-    Allocation, Container, Experiment, Rows, SearchState, SearchedMetrics, Task, Terms, Trial,
-    Unreadable,
+    Allocation, Container, Experiment, ExperimentRows, PlaceRows, Rows, SearchState,
+    SearchedMetrics, Task, TaskRows, Terms, Trial, TrialRows, Unreadable,
 };
 pub use searches::validation;
 pub use silence::{RunningTrial, Silence, SilenceClock, SilenceClocks};
@@ -444,7 +444,9 @@ impl<R: Rows> Scene<'_, R> {
             }
         }
     }
+}
 
+impl<R> Scene<'_, R> {
     fn is(&self, mutant: Mutant) -> bool {
         self.core.is(mutant)
     }

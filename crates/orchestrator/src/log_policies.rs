@@ -8,7 +8,7 @@ use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use serde_json::json;
 
-use crate::{Cause, LogLevel, Record, Rows, Scene, Task, Topic};
+use crate::{Cause, LogLevel, Record, Scene, Task, TaskRows, Topic, TrialRows};
 
 /// A line of a log that a log policy matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,11 @@ pub struct LogMatch {
 }
 
 /// Lines of a task's log match. Noting the same twice changes nothing, so a batch that is sent again does no harm.
-pub(crate) fn matched<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId, matches: Vec<LogMatch>) {
+pub(crate) fn matched<R: TrialRows + TaskRows>(
+    scene: &mut Scene<'_, R>,
+    id: &TaskId,
+    matches: Vec<LogMatch>,
+) {
     let Some(mut task) = noting_task(scene, id) else {
         return;
     };
@@ -65,7 +69,7 @@ pub(crate) fn matched<R: Rows>(scene: &mut Scene<'_, R>, id: &TaskId, matches: V
 }
 
 /// The task that notes what is found in the log of this one: of a trial that was continued its current task.
-fn noting_task<R: Rows>(scene: &Scene<'_, R>, id: &TaskId) -> Option<Task> {
+fn noting_task<R: TrialRows + TaskRows>(scene: &Scene<'_, R>, id: &TaskId) -> Option<Task> {
     let task = scene.rows.task(id)?;
     let trial = task.trial_id.and_then(|trial| scene.rows.trial(trial));
     match trial {
@@ -74,7 +78,7 @@ fn noting_task<R: Rows>(scene: &Scene<'_, R>, id: &TaskId) -> Option<Task> {
     }
 }
 
-fn exclude<R: Rows>(
+fn exclude<R: TrialRows + TaskRows>(
     scene: &mut Scene<'_, R>,
     id: &TaskId,
     found: LogMatch,
@@ -93,7 +97,7 @@ fn exclude<R: Rows>(
 }
 
 /// An attempt that waits already avoids the places as well: lines can come later than the end of the one that wrote them.
-fn exclude_from_waiting<R: Rows>(
+fn exclude_from_waiting<R: TrialRows + TaskRows>(
     scene: &mut Scene<'_, R>,
     id: &TaskId,
     places: &BTreeSet<PlaceId>,
@@ -106,7 +110,7 @@ fn exclude_from_waiting<R: Rows>(
     }
 }
 
-fn record<R: Rows>(scene: &mut Scene<'_, R>, task: &Task, found: &LogMatch) {
+fn record<R: TrialRows + TaskRows>(scene: &mut Scene<'_, R>, task: &Task, found: &LogMatch) {
     let detail = json!({
         "policy": found.policy,
         "pattern": found.pattern,

@@ -9,7 +9,7 @@ use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_scheduler::{Service, Services};
 use serde_json::json;
 
-use crate::{Cause, Core, Effect, Event, Mutant, Record, Refusal, Rows, Scene, Topic};
+use crate::{Cause, Core, Effect, Event, Mutant, PlaceRows, Record, Refusal, Scene, Topic};
 
 /// Somewhere containers run, as its row contains it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Core {
 }
 
 /// Records what happens to a place.
-fn record<R: Rows>(
+fn record<R: PlaceRows>(
     scene: &mut Scene<'_, R>,
     place: &PlaceId,
     kind: EventKind,
@@ -98,7 +98,7 @@ fn record<R: Rows>(
 }
 
 /// A place has joined, and its row is stored: what it holds is compared with what is known.
-pub(crate) fn joined<R: Rows>(
+pub(crate) fn joined<R: PlaceRows>(
     scene: &mut Scene<'_, R>,
     place: PlaceId,
     known_instance: Option<&InstanceId>,
@@ -130,7 +130,7 @@ pub(crate) fn joined<R: Rows>(
 }
 
 /// A place is away. Its containers go on; after the pool's patience they are given up.
-pub(crate) fn left<R: Rows>(scene: &mut Scene<'_, R>, place: &PlaceId, cause: Cause) {
+pub(crate) fn left<R: PlaceRows>(scene: &mut Scene<'_, R>, place: &PlaceId, cause: Cause) {
     let found = scene.rows.place(place);
     let Some(mut row) = found.filter(|row| row.disconnected_at.is_none()) else {
         return;
@@ -143,7 +143,7 @@ pub(crate) fn left<R: Rows>(scene: &mut Scene<'_, R>, place: &PlaceId, cause: Ca
 }
 
 /// A place is given up with everything on it, unless it has come back since.
-pub(crate) fn given_up<R: Rows>(
+pub(crate) fn given_up<R: PlaceRows>(
     scene: &mut Scene<'_, R>,
     place: PlaceId,
     since: Option<Micros>,
@@ -166,7 +166,7 @@ pub(crate) fn given_up<R: Rows>(
 }
 
 /// Nothing is left on a place that was given up: its row goes. The record keeps what its pool lost with it.
-pub(crate) fn removed<R: Rows>(
+pub(crate) fn removed<R: PlaceRows>(
     scene: &mut Scene<'_, R>,
     place: &PlaceId,
     (resource_pool, slots): (&str, usize),
@@ -186,7 +186,7 @@ pub(crate) fn removed<R: Rows>(
 
 /// A place has reported the faults of its slots' devices: slots with new ones take no new work. One that is given up
 /// meanwhile has none any more.
-pub(crate) fn faults_reported<R: Rows>(
+pub(crate) fn faults_reported<R: PlaceRows>(
     scene: &mut Scene<'_, R>,
     place: &PlaceId,
     faults: &BTreeMap<SlotId, String>,
@@ -215,7 +215,7 @@ pub(crate) fn faults_reported<R: Rows>(
 }
 
 /// A place has reported whether it can start containers. While it cannot it takes no new work; what runs there goes on.
-pub(crate) fn host_reported<R: Rows>(
+pub(crate) fn host_reported<R: PlaceRows>(
     scene: &mut Scene<'_, R>,
     place: &PlaceId,
     fault: Option<String>,
@@ -249,7 +249,7 @@ fn of_slot(slot: SlotId) -> String {
 }
 
 /// Users let a place, or one of its slots, do something else.
-pub(crate) fn serve<R: Rows>(
+pub(crate) fn serve<R: PlaceRows>(
     scene: &mut Scene<'_, R>,
     place: &PlaceId,
     slot: Option<SlotId>,

@@ -281,8 +281,14 @@ pub struct Unreadable {
 
 /// The rows of one change. Everything that [`crate::Event::needs`] names has been loaded; what is absent does not exist.
 ///
-/// Changes are seen by later calls, and are undone by the caller as a whole when an event is refused.
-pub trait Rows {
+/// Changes are seen by later calls, and are undone by the caller as a whole when an event is refused. Decisions that
+/// concern some of them only, such as those on places, name these parts in place of all.
+pub trait Rows: ExperimentRows + TrialRows + TaskRows + PlaceRows {}
+
+impl<R: ExperimentRows + TrialRows + TaskRows + PlaceRows> Rows for R {}
+
+/// Rows of experiments, and their searches.
+pub trait ExperimentRows {
     /// The row of an experiment; `None` = it does not exist.
     fn experiment(&self, id: ExperimentId) -> Option<Experiment>;
     /// Stores state, progress, number of trials and end of an experiment.
@@ -302,7 +308,10 @@ pub trait Rows {
     fn searched_metrics(&self, id: ExperimentId) -> Option<SearchedMetrics>;
     /// Keeps the search of an experiment that begins.
     fn insert_search(&mut self, id: ExperimentId, search: SearchState);
+}
 
+/// Rows of trials.
+pub trait TrialRows {
     /// The row of a trial; `None` = it does not exist.
     fn trial(&self, id: TrialId) -> Option<Trial>;
     /// The trial that the search of an experiment calls by this name.
@@ -320,7 +329,10 @@ pub trait Rows {
     fn restart_forbidden(&self, id: TrialId) -> Option<String>;
     /// How many tasks a trial has had.
     fn task_count(&self, id: TrialId) -> usize;
+}
 
+/// Rows of tasks, and of their attempts.
+pub trait TaskRows {
     /// The row of a task; `None` = it does not exist.
     fn task(&self, id: &TaskId) -> Option<Task>;
     /// Adds the row of a new task.
@@ -340,7 +352,10 @@ pub trait Rows {
     fn exclude(&mut self, id: &AllocationId, places: &BTreeSet<PlaceId>);
     /// Stores all that changes in an allocation's life, its resource pool included.
     fn update_allocation(&mut self, row: &Allocation);
+}
 
+/// Rows of places, and of the containers on them.
+pub trait PlaceRows {
     /// The row of a container; `None` = it does not exist.
     fn container(&self, id: &ContainerId) -> Option<Container>;
     /// The containers of an allocation in order of their ranks.

@@ -8,8 +8,8 @@ use det_searcher::{Action, Event as SearchEvent, Outcome, Search, StopReason};
 use serde_json::{Map, Value};
 
 use crate::{
-    Cause, Effect, Event, Mutant, NewTrial, Refusal, Rows, Scene, SearchState, SearchedMetrics,
-    Topic,
+    Cause, Effect, Event, ExperimentRows, Mutant, NewTrial, Refusal, Scene, SearchState,
+    SearchedMetrics, Topic, TrialRows,
 };
 
 fn cause() -> Cause {
@@ -40,7 +40,7 @@ pub fn validation(
 }
 
 /// A search begins: it is started if it is not yet, stored, and what it asks for is carried out.
-pub(crate) fn begin<R: Rows>(
+pub(crate) fn begin<R: ExperimentRows + TrialRows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     mut search: Search,
@@ -69,7 +69,7 @@ pub(crate) fn begin<R: Rows>(
 }
 
 /// Notifies the search of a live experiment. Of one that is over or unmanaged, nothing happens.
-pub(crate) fn on<R: Rows>(
+pub(crate) fn on<R: ExperimentRows + TrialRows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     event: SearchEvent,
@@ -138,7 +138,7 @@ pub(crate) fn on<R: Rows>(
 }
 
 /// Carries out what a search asks for. `state` is the experiment's when the search was asked.
-pub(crate) fn carry_out<R: Rows>(
+pub(crate) fn carry_out<R: ExperimentRows + TrialRows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     state: ExperimentState,
@@ -239,7 +239,7 @@ fn why_failed(metrics: Option<&SearchedMetrics>, trials_live: bool) -> String {
     }
 }
 
-fn create<R: Rows>(
+fn create<R: ExperimentRows + TrialRows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
     state: ExperimentState,

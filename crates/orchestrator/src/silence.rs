@@ -10,7 +10,7 @@ use det_lifecycle::record::{EventKind, Subject};
 use serde_json::json;
 
 use crate::hang::{Finding, Rank};
-use crate::{Cause, LogLevel, Record, Rows, Scene};
+use crate::{Cause, LogLevel, Record, Scene, TaskRows};
 
 /// The least time between two silences of an attempt that are reported: code that writes a line now and then would fill its
 /// log and the record of events with them.
@@ -172,7 +172,7 @@ const MOST_FRAMES: usize = 6;
 
 /// A trial was silent for too long, and its containers were asked what they do: the record and the log contain what was
 /// found. Nothing if it has ended or is being ended meanwhile: its log contains why.
-pub(crate) fn found<R: Rows>(
+pub(crate) fn found<R: TaskRows>(
     scene: &mut Scene<'_, R>,
     id: &AllocationId,
     (silent, timeout): (Duration, Duration),

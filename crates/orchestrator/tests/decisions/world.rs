@@ -15,9 +15,9 @@ use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
-    Agenda, Allocation, Cause, Clock, Container, Core, Effect, Event, Experiment, Place,
-    PlacedAllocation, Refusal, Rows, SearchState, SearchedMetrics, Task, Terms, Topic, Trial,
-    Unreadable,
+    Agenda, Allocation, Cause, Clock, Container, Core, Effect, Event, Experiment, ExperimentRows,
+    Place, PlaceRows, PlacedAllocation, Refusal, SearchState, SearchedMetrics, Task, TaskRows,
+    Terms, Topic, Trial, TrialRows, Unreadable,
 };
 use det_scheduler::{Placement, Services};
 use det_searcher::Search;
@@ -298,7 +298,7 @@ pub(crate) fn running() -> ObservedState {
     }
 }
 
-impl Rows for World {
+impl ExperimentRows for World {
     fn experiment(&self, id: ExperimentId) -> Option<Experiment> {
         (id == EXPERIMENT).then(|| self.experiment.clone())
     }
@@ -324,6 +324,9 @@ impl Rows for World {
     fn insert_search(&mut self, _id: ExperimentId, search: SearchState) {
         self.search = Some(search);
     }
+}
+
+impl TrialRows for World {
     fn trial(&self, id: TrialId) -> Option<Trial> {
         self.trials.get(&id).cloned()
     }
@@ -361,6 +364,9 @@ impl Rows for World {
             .filter(|t| t.trial_id == Some(id))
             .count()
     }
+}
+
+impl TaskRows for World {
     fn task(&self, id: &TaskId) -> Option<Task> {
         self.tasks.get(id).cloned()
     }
@@ -394,6 +400,9 @@ impl Rows for World {
     fn update_allocation(&mut self, row: &Allocation) {
         self.allocations.insert(row.id.clone(), row.clone());
     }
+}
+
+impl PlaceRows for World {
     fn container(&self, id: &ContainerId) -> Option<Container> {
         self.containers.get(id).cloned()
     }

@@ -60,7 +60,7 @@ impl Tx<'_> {
             losses: 0,
             ended_at: None,
         };
-        det_orchestrator::Rows::insert_task(self, row);
+        det_orchestrator::TaskRows::insert_task(self, row);
         self.rows.record(
             Subject::Task(id.clone()),
             EventKind::Created,

@@ -7,15 +7,15 @@ use det_lifecycle::task::Demand;
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
-    Allocation, Container, Experiment, Place, SearchState, SearchedMetrics, Task, Terms, Trial,
-    Unreadable,
+    Allocation, Container, Experiment, ExperimentRows, Place, PlaceRows, SearchState,
+    SearchedMetrics, Task, TaskRows, Terms, Trial, TrialRows, Unreadable,
 };
 use std::collections::BTreeSet;
 
 use super::{Tx, replay};
 use crate::rows;
 
-impl det_orchestrator::Rows for Tx<'_> {
+impl ExperimentRows for Tx<'_> {
     fn experiment(&self, id: ExperimentId) -> Option<Experiment> {
         self.rows.experiments.get(&id).map(|e| e.row.clone())
     }
@@ -74,7 +74,9 @@ impl det_orchestrator::Rows for Tx<'_> {
         self.searches.insert(id);
         self.memory.searches.insert(id, search);
     }
+}
 
+impl TrialRows for Tx<'_> {
     fn trial(&self, id: TrialId) -> Option<Trial> {
         self.rows.trials.get(&id).map(|t| t.row.clone())
     }
@@ -118,7 +120,9 @@ impl det_orchestrator::Rows for Tx<'_> {
         let tasks = self.rows.tasks.values();
         tasks.filter(|task| task.trial_id == Some(id)).count()
     }
+}
 
+impl TaskRows for Tx<'_> {
     fn task(&self, id: &TaskId) -> Option<Task> {
         self.rows.tasks.get(id).cloned()
     }
@@ -173,7 +177,9 @@ impl det_orchestrator::Rows for Tx<'_> {
             self.rows.live.allocations.remove(&row.id);
         }
     }
+}
 
+impl PlaceRows for Tx<'_> {
     fn container(&self, id: &ContainerId) -> Option<Container> {
         let known = self.rows.containers.get(id)?;
         Some(known.row.clone())

@@ -7,8 +7,8 @@ use det_ids::{
 use det_lifecycle::trial::TrialState;
 use det_lifecycle::unmanaged::TrialCounts;
 use det_orchestrator::{
-    Allocation, Container, Experiment, Place, Rows, SearchState, SearchedMetrics, Task, Terms,
-    Trial, Unreadable,
+    Allocation, Container, Experiment, ExperimentRows, Place, PlaceRows, SearchState,
+    SearchedMetrics, Task, TaskRows, Terms, Trial, TrialRows, Unreadable,
 };
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
 use det_store::live_rows::LiveRows;
@@ -31,7 +31,7 @@ fn raw(at: Option<Micros>) -> Option<i64> {
     at.map(|at| at.0)
 }
 
-impl Rows for TxRows<'_> {
+impl ExperimentRows for TxRows<'_> {
     fn experiment(&self, id: ExperimentId) -> Option<Experiment> {
         let row = self.live.experiment(id)?;
         Some(Experiment {
@@ -90,7 +90,9 @@ impl Rows for TxRows<'_> {
     fn insert_search(&mut self, id: ExperimentId, search: SearchState) {
         self.facts.search = Some((id, search));
     }
+}
 
+impl TrialRows for TxRows<'_> {
     fn trial(&self, id: TrialId) -> Option<Trial> {
         let row = self.live.trial(id)?;
         Some(Trial {
@@ -150,7 +152,9 @@ impl Rows for TxRows<'_> {
     fn task_count(&self, id: TrialId) -> usize {
         self.facts.task_counts.get(&id).copied().unwrap_or(0)
     }
+}
 
+impl TaskRows for TxRows<'_> {
     fn task(&self, id: &TaskId) -> Option<Task> {
         let row = self.live.task(id)?;
         Some(Task {
@@ -305,7 +309,9 @@ impl Rows for TxRows<'_> {
             known.wait_since = raw(row.wait_since);
         });
     }
+}
 
+impl PlaceRows for TxRows<'_> {
     fn container(&self, id: &ContainerId) -> Option<Container> {
         self.live.container(id).map(container_of)
     }
