@@ -1,24 +1,63 @@
 //! Checks checkpoint storage before the entrypoint starts, so that a trial does not train for hours in vain.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use det_taskspec::SHARED_FS_DIR;
+use nix::libc::{O_DIRECTORY, O_NOFOLLOW};
 use serde_json::Value;
 
 use crate::clock::random;
 use crate::failure::SetupError;
 
-/// Writes, reads and deletes a file in the checkpoint storage.
+/// Mode of directories that tasks of all users make theirs in; what is another user's cannot be removed or renamed there,
+/// except by the directory's owner.
+const COMMON_MODE: u32 = 0o1777;
+
+/// Writes, reads and deletes a file in the checkpoint storage, and makes the directories there that TensorBoard files of
+/// all experiments of the cluster have in common. Returns a warning where these could not be made.
 ///
 /// Only for storage that is a directory: cloud storage is checked by the training library, which has the client
-/// libraries.
-pub(crate) fn check(storage: &Value) -> Result<(), SetupError> {
+/// libraries, and has no directories.
+pub(crate) fn check(storage: &Value, cluster_id: &str) -> Result<Option<String>, SetupError> {
     let Some(base) = directory(storage, Path::new(SHARED_FS_DIR))? else {
-        return Ok(());
+        return Ok(None);
     };
-    try_out(&base)
+    try_out(&base)?;
+    Ok(share_tensorboard(&base, cluster_id).err())
+}
+
+/// Makes what is missing of `CLUSTER/tensorboard/experiment`, open to the tasks of all users. Training libraries make it by
+/// the umask, so that only the user whose task came first could write below it. What exists keeps its mode: it is another
+/// task's or an administrator's.
+fn share_tensorboard(base: &Path, cluster_id: &str) -> Result<(), String> {
+    let mut path = base.to_owned();
+    for name in [cluster_id, "tensorboard", "experiment"] {
+        path.push(name);
+        share(&path).map_err(|error| {
+            format!(
+                "could not create {path:?}, in which TensorBoard files are stored: {error}; a directory that tasks of several \
+                 users share needs mode {COMMON_MODE:o}"
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn share(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        made => made?,
+    }
+    // Not by the umask, which is that of all threads; and never that of what another user has put in its place.
+    let flags = O_DIRECTORY | O_NOFOLLOW;
+    let made: File = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    made.set_permissions(Permissions::from_mode(COMMON_MODE))
 }
 
 /// Directory of the checkpoints; `None` for storage that is not a directory.
@@ -139,8 +178,44 @@ mod tests {
     #[test]
     fn a_check_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
-        check(&json!({"type": "directory", "container_path": dir.path()})).unwrap();
+        try_out(dir.path()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn directories_of_all_experiments_are_open_to_tasks_of_all_users_and_no_others_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = json!({"type": "directory", "container_path": dir.path()});
+        let mode = |path: &str| {
+            let found = fs::metadata(dir.path().join(path)).unwrap();
+            found.permissions().mode() & 0o7777
+        };
+        fs::create_dir(dir.path().join("k")).unwrap();
+        fs::set_permissions(dir.path().join("k"), Permissions::from_mode(0o750)).unwrap();
+        for _ in 0..2 {
+            assert_eq!(check(&storage, "k").unwrap(), None);
+        }
+        assert_eq!(
+            mode("k"),
+            0o750,
+            "what an administrator made keeps its mode"
+        );
+        for path in ["k/tensorboard", "k/tensorboard/experiment"] {
+            assert_eq!(mode(path), 0o1777, "{path}");
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_task_starts_where_the_common_directories_cannot_be_made() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("k"), "").unwrap();
+        let storage = json!({"type": "directory", "container_path": dir.path()});
+        let warning = check(&storage, "k").unwrap().unwrap();
+        assert!(
+            warning.contains("k/tensorboard\", in which TensorBoard files are stored"),
+            "{warning}"
+        );
     }
 
     #[test]
@@ -148,7 +223,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = check(&json!({"type": "directory", "container_path": file})).unwrap_err();
+        let error = check(&json!({"type": "directory", "container_path": file}), "k").unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("could not create") && text.contains("uid"),

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use det_taskspec::diagnosis::STACKS_DIR;
-use det_taskspec::{CheckedMount, Script, TaskFile, TaskKind};
+use det_taskspec::{CheckedMount, Script, TaskFile, TaskKind, variables as v};
 use serde::Deserialize;
 
 use crate::accelerators::{self, Accelerators};
@@ -103,16 +103,18 @@ impl Setup {
         let accelerators = thread::scope(|scope| {
             let accelerators = scope.spawn(|| accelerators::inspect(&self.env, &self.diagnostics));
             let probe = self.script.storage_probe.as_ref();
-            let probe = probe.map(|storage| scope.spawn(|| probe::check(storage)));
+            let cluster = self.env.text(v::DET_CLUSTER_ID).unwrap_or_default();
+            let probe = probe.map(|storage| scope.spawn(|| probe::check(storage, cluster)));
             let context = if self.script.context {
                 self.fetch_context()
                     .map(|()| context_unpacked = Some(now_micros()))
             } else {
                 Ok(())
             };
-            let probe = probe.map_or(Ok(()), |probe| joined(probe.join())?);
+            let probe = probe.map_or(Ok(None), |probe| joined(probe.join())?);
             let accelerators = joined(accelerators.join())?;
-            context.and(probe).map(|()| accelerators)
+            warnings.extend(context.and(probe)?);
+            Ok(accelerators)
         })?;
         info::write(
             &self.run_dir.join("info"),
