@@ -87,6 +87,13 @@ def test_a_deletion_that_fails_has_its_reason_recorded_and_can_be_repeated(
     wait_for("the policy to be applied", lambda: len(states(cluster, id)) == 3, within=60, seen=cluster.describe)
     away = elsewhere.with_name(elsewhere.name + "-away")
     elsewhere.rename(away)
+    cluster.api("PATCH", f"/api/v1/experiments/{id}", {"checkpointStorage": {"saveTrialLatest": 1}})
+    wait_for(
+        "the policy to fail", lambda: cluster.experiment(id)["checkpointFailure"], within=60, seen=cluster.describe
+    )
+    described = cluster.run_det("experiment", "describe", id)
+    assert f"checkpoints of experiment {id}: the checkpoint policy could not be applied" in described.err, described
+    assert str(elsewhere) in described.err, described
     cluster.run_det("experiment", "delete", id, "--yes")
     failed = wait_for(
         "the deletion to fail",

@@ -154,6 +154,9 @@ pub struct Experiment {
     pub pachyderm_integration: Option<RawObject>,
     /// Seconds from start to end or now.
     pub duration: Option<i64>,
+    /// Why files of its checkpoints that were to be deleted, by its policy or on request, are still there; `None` = they
+    /// are gone, or none were to go (an addition of ours).
+    pub checkpoint_failure: Option<String>,
 }
 
 /// A file shipped with an experiment or task.

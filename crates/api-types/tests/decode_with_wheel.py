@@ -22,6 +22,7 @@ ADDITIONS = {
     ("trialv1Trial", "waitReason"),
     ("trialv1Trial", "lastFailure"),
     ("trialv1Trial", "notice"),
+    ("v1Experiment", "checkpointFailure"),
     ("v1Task", "waitReason"),
     ("v1Task", "lastFailure"),
     ("v1Task", "logsDeletedTime"),

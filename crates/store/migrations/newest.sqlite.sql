@@ -80,7 +80,7 @@ CREATE TABLE experiments (
     checkpoint_bytes BIGINT NOT NULL,
     collected BOOLEAN NOT NULL,
     revision BIGINT NOT NULL
-, unmanaged BOOLEAN NOT NULL DEFAULT FALSE, external_id TEXT);
+, unmanaged BOOLEAN NOT NULL DEFAULT FALSE, external_id TEXT, checkpoint_failure TEXT);
 CREATE INDEX experiments_by_state ON experiments (state);
 CREATE INDEX experiments_by_job ON experiments (job_id);
 CREATE INDEX experiments_by_revision ON experiments (revision);

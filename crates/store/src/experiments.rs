@@ -152,6 +152,9 @@ pub struct ExperimentRow {
     pub unmanaged: bool,
     /// The name by which its code finds it again, unique over the cluster.
     pub external_id: Option<ExternalExperimentId>,
+    /// Why files of its checkpoints that were to be deleted are still there, for users; `None` = they are gone, or none
+    /// were to go.
+    pub checkpoint_failure: Option<String>,
 }
 
 const SELECT: &str = "SELECT e.*, c.config, c.original_config, u.username, u.display_name, j.priority, j.weight, \
@@ -421,7 +424,7 @@ pub(crate) async fn save_changed<'r>(
             update!(
                 "state = $1, machine = $2, ended_at = $3, collected = $4, progress = $5, best_trial_id = $6, \
                  best_metric = $7, trial_count = $8, archived = $9, checkpoint_count = $10, \
-                 checkpoint_bytes = $11 WHERE id = $12"
+                 checkpoint_bytes = $11, checkpoint_failure = $12 WHERE id = $13"
             ),
             row.state.stored_name(),
             column::text(&row.state),
@@ -434,6 +437,7 @@ pub(crate) async fn save_changed<'r>(
             row.archived,
             row.checkpoint_count,
             row.checkpoint_bytes,
+            row.checkpoint_failure.as_deref(),
             row.id
         )?;
     }
@@ -643,6 +647,18 @@ pub async fn set_collected(
     collected: bool,
 ) -> Result<(), StoreError> {
     edit(conn, id, |row| row.collected = collected).await
+}
+
+/// Notes why files of checkpoints of an experiment that were to be deleted are still there; `None` = they are gone.
+pub async fn set_checkpoint_failure(
+    conn: &mut Conn<'_>,
+    id: ExperimentId,
+    failure: Option<&str>,
+) -> Result<(), StoreError> {
+    edit(conn, id, |row| {
+        row.checkpoint_failure = failure.map(str::to_owned);
+    })
+    .await
 }
 
 /// Counts the checkpoints of an experiment anew.

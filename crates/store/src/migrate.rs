@@ -136,6 +136,11 @@ const MIGRATIONS: &[Migration] = &[
         name: "place faults",
         text: include_str!("../migrations/0023_place_faults.sql"),
     },
+    Migration {
+        version: 24,
+        name: "checkpoint failures",
+        text: include_str!("../migrations/0024_checkpoint_failures.sql"),
+    },
 ];
 
 /// The schema and rows that [`MIGRATIONS`] lead to on SQLite: what a test of this file compares, and shows when they differ.

@@ -156,6 +156,7 @@ impl CleanUp {
             count,
             failure,
         } = outcome;
+        let is_failed = failure.is_some();
         let reason = match cause {
             RemovalCause::Deletion => {
                 let left = checkpoints::of_experiment(&mut tx.conn(), id).await?;
@@ -181,11 +182,16 @@ impl CleanUp {
                 Some(why) => format!("the checkpoint policy could not be applied: {why}"),
             },
             RemovalCause::Request | RemovalCause::Resumed => match failure {
-                None => return Ok(()),
+                None => String::new(),
                 Some(why) => format!("files of {count} checkpoints could not be deleted: {why}"),
             },
         };
         if experiments::find(&mut tx.conn(), id).await?.is_none() {
+            return Ok(());
+        }
+        let failure = is_failed.then_some(&*reason);
+        experiments::set_checkpoint_failure(&mut tx.conn(), id, failure).await?;
+        if reason.is_empty() {
             return Ok(());
         }
         let event =
@@ -229,6 +235,7 @@ impl CleanUp {
             actor: ACTOR,
             reason: Some("the checkpoint policy does not keep it"),
         };
+        let mut is_failed = false;
         let reason = match self.remove(doomed, WarmStarts::Keep, &why).await {
             Ok(_) if count == 0 => None,
             Ok(Progress::Done) => {
@@ -240,6 +247,7 @@ impl CleanUp {
             Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
             Err(error) => {
                 tracing::warn!(experiment.id = row.id.0, %error, "the checkpoint policy could not be applied");
+                is_failed = true;
                 Some(format!(
                     "the checkpoint policy could not be applied: {}",
                     error.message
@@ -258,6 +266,8 @@ impl CleanUp {
                         return Ok(());
                     }
                     experiments::set_collected(&mut tx.conn(), id, true).await?;
+                    let failure = reason.as_deref().filter(|_| is_failed);
+                    experiments::set_checkpoint_failure(&mut tx.conn(), id, failure).await?;
                     if let Some(reason) = &reason {
                         let event =
                             NewEvent::new(ACTOR, Subject::Experiment(id), EventKind::Collected)

@@ -244,6 +244,42 @@ async fn a_removal_that_runs_too_long_is_ended_and_says_why() {
 }
 
 #[tokio::test]
+async fn a_policy_whose_task_failed_shows_at_its_experiment_until_it_has_been_applied() {
+    let cluster = Cluster::start().await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (mut agent, spec, task) = chosen_storage(&cluster, "a", elsewhere.path()).await;
+    for n in [1, 2] {
+        task.post(PATH, report(&spec, n, i64::from(n))).await.ok();
+    }
+    agent.exits(&spec, 0).await;
+    agent.forgets(&spec).await;
+    let removal = agent.next_start().await;
+    assert_eq!(removal.script.task_type, TaskKind::CheckpointGc);
+    agent.exits(&removal, 1).await;
+    agent.forgets(&removal).await;
+    let owner = cluster.determined().await;
+    let path = "/api/v1/experiments/1";
+    let failed = |e: &Value| !e["experiment"]["checkpointFailure"].is_null();
+    let shown = cluster.until(&owner, path, failed).await;
+    let reason = shown["experiment"]["checkpointFailure"].to_string();
+    assert!(
+        reason.contains("the checkpoint policy could not be applied")
+            && reason.contains(&format!("det task logs {}", removal.task_id)),
+        "{reason}"
+    );
+    // Setting the policy again tries again.
+    let again = json!({"checkpointStorage": {"saveTrialLatest": 1}});
+    owner.patch(path, again).await.ok();
+    let removal = agent.next_start().await;
+    let remover = cluster.client().as_task(&removal.script.token);
+    let deleted = json!({"checkpoints": [{"uuid": uuid(1), "resources": {"resources": {}}}]});
+    remover.patch(PATH, deleted).await.ok();
+    agent.exits(&removal, 0).await;
+    cluster.until(&owner, path, |e| !failed(e)).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn an_experiment_goes_once_its_removal_task_has_ended() {
     let cluster = Cluster::start().await;
     let elsewhere = tempfile::tempdir().unwrap();

@@ -491,6 +491,7 @@ pub(crate) async fn changes_of_an_experiment_are_kept(world: &World) {
         experiments::set_config(conn, id, r#"{"a":1}"#).await?;
         experiments::set_progress(conn, id, 0.25).await?;
         experiments::set_best(conn, id, Some(TrialId(5)), Some(0.125)).await?;
+        experiments::set_checkpoint_failure(conn, id, Some("no agent")).await?;
         experiments::set_collected(conn, id, true).await
     });
     change_live!(world, tx => {
@@ -524,9 +525,14 @@ pub(crate) async fn changes_of_an_experiment_are_kept(world: &World) {
         ),
         (Some(TrialId(5)), 4, Some(77), true)
     );
-    change!(world, conn => experiments::clear_end(conn, id).await);
+    assert_eq!(row.checkpoint_failure.as_deref(), Some("no agent"));
+    change!(world, conn => {
+        experiments::set_checkpoint_failure(conn, id, None).await?;
+        experiments::clear_end(conn, id).await
+    });
     let row = read!(world, conn => experiments::find(conn, id).await).unwrap();
     assert_eq!((row.ended_at, row.collected), (None, false));
+    assert_eq!(row.checkpoint_failure, None);
 }
 
 pub(crate) async fn jobs_follow_their_experiments(world: &World) {

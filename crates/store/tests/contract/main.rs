@@ -83,7 +83,7 @@ enum Kind {
 }
 
 /// What undoes the versions of the schema from the seventh on.
-const WITHOUT_PLACES: &str = "ALTER TABLE agents DROP COLUMN fault; ALTER TABLE allocations DROP COLUMN not_before; DROP INDEX events_of_lost_places; DROP TABLE task_metrics; ALTER TABLE jobs DROP COLUMN demands; ALTER TABLE allocations DROP COLUMN namespace; DROP TABLE workspace_namespace_bindings; DROP TABLE made_namespaces; DROP INDEX experiments_unmanaged; DROP TABLE checkpoint_removals; ALTER TABLE agents DROP COLUMN slot_faults; ALTER TABLE allocations DROP COLUMN port_step; ALTER TABLE allocations DROP COLUMN service_port; DROP INDEX experiments_by_external_id; DROP INDEX trials_unmanaged; \
+const WITHOUT_PLACES: &str = "ALTER TABLE experiments DROP COLUMN checkpoint_failure; ALTER TABLE agents DROP COLUMN fault; ALTER TABLE allocations DROP COLUMN not_before; DROP INDEX events_of_lost_places; DROP TABLE task_metrics; ALTER TABLE jobs DROP COLUMN demands; ALTER TABLE allocations DROP COLUMN namespace; DROP TABLE workspace_namespace_bindings; DROP TABLE made_namespaces; DROP INDEX experiments_unmanaged; DROP TABLE checkpoint_removals; ALTER TABLE agents DROP COLUMN slot_faults; ALTER TABLE allocations DROP COLUMN port_step; ALTER TABLE allocations DROP COLUMN service_port; DROP INDEX experiments_by_external_id; DROP INDEX trials_unmanaged; \
      ALTER TABLE experiments DROP COLUMN unmanaged; ALTER TABLE experiments DROP COLUMN external_id; \
      ALTER TABLE trials DROP COLUMN unmanaged; DROP TABLE task_documents; DROP TABLE task_contexts; DROP INDEX tasks_launched; \
      ALTER TABLE tasks DROP COLUMN losses; ALTER TABLE tasks DROP COLUMN log_findings; \

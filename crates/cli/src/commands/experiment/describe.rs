@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::follow::all_trials;
 use super::get;
 use super::lifecycle::Outcomes;
-use super::outcome::{note_best_trial, note_failure, note_missing_metric};
+use super::outcome::{note_best_trial, note_failure, note_kept_checkpoints, note_missing_metric};
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, Listing};
@@ -78,6 +78,7 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
     for answer in &answers {
         explain_waiting(answer);
         note_best_trial(&answer["experiment"]);
+        note_kept_checkpoints(&answer["experiment"]);
     }
 
     let mut runs = Vec::new();

@@ -36,6 +36,15 @@ pub(super) fn note_best_trial(experiment: &Value) {
     }
 }
 
+/// Prints why files of an experiment's checkpoints that were to be deleted are still there.
+pub(super) fn note_kept_checkpoints(experiment: &Value) {
+    let failure = text(experiment, "checkpointFailure");
+    if !failure.is_empty() {
+        let id = text(experiment, "id");
+        output::note(format_args!("checkpoints of experiment {id}: {failure}"));
+    }
+}
+
 /// Prints what is missing where trials of an experiment have reported metrics, and no validation has the one by which its
 /// search decides. Each of `validations` is the object of metrics of one; `trains` = any of them has reported at all.
 pub(super) fn note_missing_metric<'a>(

@@ -222,6 +222,7 @@ pub fn experiment(
         config: config.whole,
         unmanaged: row.unmanaged,
         external_experiment_id: row.external_id.clone().map(String::from),
+        checkpoint_failure: row.checkpoint_failure.clone(),
         ..Experiment::default()
     })
 }
@@ -272,6 +273,7 @@ pub(crate) mod tests {
             max_slots: None,
             unmanaged: false,
             external_id: None,
+            checkpoint_failure: None,
         }
     }
 
