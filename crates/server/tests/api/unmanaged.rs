@@ -103,6 +103,7 @@ async fn a_trial_is_registered_runs_and_ends_as_its_code_says() {
     assert_eq!(shown["unmanaged"], true);
     assert_eq!(shown["externalExperimentId"], "sweep");
     assert_eq!(shown["numTrials"], 1);
+    assert_eq!(shown["progress"], Value::Null, "its code has reported none");
     // Asked again both are what they were, whatever else the request contains.
     assert_eq!(put_experiment(&client, "sweep").await, experiment.0);
     let again = put_trial(&client, experiment.0, "first").await;
@@ -172,6 +173,10 @@ async fn a_trial_is_registered_runs_and_ends_as_its_code_says() {
         "it has ended (COMPLETED): it ran outside the cluster (unmanaged)"
     );
     assert_eq!(why["pool"]["name"], "");
+    assert_eq!(
+        shown["experiment"]["progress"], 1.0,
+        "its code reports progress, and has completed"
+    );
     // The thread that sends heartbeats may be late.
     assert_eq!(beat(&client, trial, None).await["state"], "STATE_COMPLETED");
 
@@ -543,6 +548,13 @@ async fn an_ended_one_is_put_away_moved_and_deleted_and_its_files_stay() {
         .await;
     }
     beat(&client, trial, Some("COMPLETED")).await;
+    let path = format!("/api/v1/experiments/{experiment}");
+    let shown = client.get(&path).await.ok();
+    assert_eq!(
+        shown["experiment"]["progress"],
+        Value::Null,
+        "its code has reported none"
+    );
     let other = json!({"name": "elsewhere"});
     let other = client.post("/api/v1/workspaces", other).await.ok();
     let other = other["workspace"]["id"].as_i64().unwrap();
@@ -558,7 +570,6 @@ async fn an_ended_one_is_put_away_moved_and_deleted_and_its_files_stay() {
         .await
         .ok();
 
-    let path = format!("/api/v1/experiments/{experiment}");
     client
         .post(&format!("{path}/archive"), Value::Null)
         .await

@@ -22,8 +22,8 @@ struct Best {
 pub(super) struct SearchView {
     /// The experiment's state, without the prefix of the wire.
     pub(super) state: String,
-    /// Progress, from 0 to 1.
-    progress: f64,
+    /// Progress, from 0 to 1; `None` = not known, as of code outside the cluster that reports none.
+    progress: Option<f64>,
     /// How many trials are in each state.
     trials: BTreeMap<String, usize>,
     /// Name of the searcher's metric.
@@ -61,14 +61,10 @@ impl SearchView {
         waiting.retain(|reason| !reason.is_empty());
         waiting.sort_unstable();
         waiting.dedup();
-        let progress = number(&experiment["progress"]).unwrap_or(0.0);
+        let progress = number(&experiment["progress"]).filter(|progress| progress.is_finite());
         Self {
             state: state(experiment, "state"),
-            progress: if progress.is_finite() {
-                progress.clamp(0.0, 1.0)
-            } else {
-                0.0
-            },
+            progress: progress.map(|progress| progress.clamp(0.0, 1.0)),
             trials: counts,
             metric,
             best,
@@ -112,15 +108,24 @@ impl SearchView {
         line
     }
 
-    /// Progress in per cent, rounded down.
-    fn percent(&self) -> u64 {
+    /// The same with the progress, if that is known.
+    fn whole_line(&self) -> String {
+        let line = self.line();
+        match self.percent() {
+            Some(percent) => format!("{percent:>3}% {line}"),
+            None => line,
+        }
+    }
+
+    /// Progress in per cent, rounded down; `None` = not known.
+    fn percent(&self) -> Option<u64> {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "the progress is between 0 and 1"
         )]
-        let percent = (self.progress * 100.0) as u64;
-        percent
+        let percent = (self.progress? * 100.0) as u64;
+        Some(percent)
     }
 }
 
@@ -154,12 +159,11 @@ impl Display {
     }
 
     pub(super) fn show(&mut self, view: &SearchView) {
-        let line = view.line();
         if let Some(bar) = &self.bar {
-            bar.set_position(view.percent());
-            bar.set_message(line);
+            bar.set_position(view.percent().unwrap_or(0));
+            bar.set_message(view.line());
         } else {
-            let line = format!("{:>3}% {line}", view.percent());
+            let line = view.whole_line();
             if line != self.last {
                 output::note(&line);
                 self.last = line;
@@ -200,7 +204,8 @@ mod tests {
                    "waitReason": {"message": "1 more slot is needed"}}),
         ];
         let view = SearchView::new(&experiment(true), &trials);
-        assert_eq!(view.percent(), 45);
+        assert_eq!(view.percent(), Some(45));
+        assert!(view.whole_line().starts_with(" 45% RUNNING"));
         assert_eq!(
             view.line(),
             "RUNNING, 4 trials (2 completed, 1 queued, 1 running), best loss 0.25 (trial 2)"
@@ -220,8 +225,10 @@ mod tests {
 
     #[test]
     fn a_search_without_anything_is_fine() {
-        let view = SearchView::new(&json!({"state": "STATE_QUEUED", "progress": "NaN"}), &[]);
-        assert_eq!(view.line(), "QUEUED, 0 trials");
-        assert_eq!(view.percent(), 0);
+        for progress in [json!("NaN"), Value::Null] {
+            let experiment = json!({"state": "STATE_QUEUED", "progress": progress});
+            let view = SearchView::new(&experiment, &[]);
+            assert_eq!(view.whole_line(), "QUEUED, 0 trials");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use det_config::experiment::ExperimentConfig;
 use det_failpoints::failpoint;
-use det_ids::CheckpointId;
+use det_ids::{CheckpointId, ExperimentId};
 use det_lifecycle::object::ObjectKind;
 use det_orchestrator::{Effect, NewTrial, Record, Topic};
 use det_store::events::NewEvent;
@@ -68,13 +68,7 @@ impl Orchestration {
                 self.searches.evict(id);
             }
             Effect::ExperimentEnded { id, completed } => {
-                let progress = if completed {
-                    1.0
-                } else {
-                    // The search counts what ended as done; users want to know how far the code came.
-                    trials::mean_progress(&mut tx.conn(), id).await?
-                };
-                experiments::set_progress(&mut tx.conn(), id, progress).await?;
+                store_last_progress(tx, id, completed).await?;
                 self.configs.evict(id);
             }
             Effect::ExperimentContinued(id) => experiments::clear_end(&mut tx.conn(), id).await?,
@@ -187,6 +181,21 @@ async fn insert_trial(
     // The event that follows finds it without asking the database for its name.
     facts.named.insert(name, id);
     Ok(())
+}
+
+/// Stores how far an experiment that has ended came. Of an unmanaged one nothing is known but what its code has reported.
+async fn store_last_progress(tx: &mut WriteTx, id: ExperimentId, completed: bool) -> AppResult<()> {
+    let experiment = experiments::find(&mut tx.conn(), id).await?;
+    if experiment.is_none_or(|row| row.unmanaged) {
+        return Ok(());
+    }
+    let progress = if completed {
+        1.0
+    } else {
+        // The search counts what ended as done; users want to know how far the code came.
+        trials::mean_progress(&mut tx.conn(), id).await?
+    };
+    Ok(experiments::set_progress(&mut tx.conn(), id, progress).await?)
 }
 
 /// The checkpoint that a new trial starts from, if its configuration names one.

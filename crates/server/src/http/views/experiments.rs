@@ -205,7 +205,7 @@ pub fn experiment(
         notes: row.notes.clone(),
         job_id: row.job_id.clone(),
         forked_from: row.parent_id,
-        progress: Some(Float(row.progress)),
+        progress: progress(row).map(Float),
         project_id: row.project_id,
         project_name: home.project.to_owned(),
         workspace_id: home.workspace_id,
@@ -225,6 +225,15 @@ pub fn experiment(
         checkpoint_failure: row.checkpoint_failure.clone(),
         ..Experiment::default()
     })
+}
+
+/// How far an experiment is; `None` = not known. Of an unmanaged one nothing is but what its code reports.
+fn progress(row: &ExperimentRow) -> Option<f64> {
+    if !row.unmanaged {
+        return Some(row.progress);
+    }
+    let is_completed = row.state == experiment::ExperimentState::Completed;
+    (row.progress > 0.0).then_some(if is_completed { 1.0 } else { row.progress })
 }
 
 #[cfg(test)]
