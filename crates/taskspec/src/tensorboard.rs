@@ -40,7 +40,23 @@ if ! has_metrics; then
     until has_metrics; do sleep 2; done
 fi
 echo "TensorBoard contains metrics"
-exec "$python" -m tensorboard.main --logdir "$run/logs" --host "$address" --port "$TENSORBOARD_PORT" \
+exec "$python" -c 'import os
+import runpy
+import sys
+
+from tensorboard import program, version
+
+
+def print_serving_message(server):
+    task = os.environ["DET_TASK_ID"]
+    where = f"/proxy/{task}/ of the master; `det tensorboard open {task}` opens it"
+    print(f"TensorBoard {version.VERSION} is running at {where} (Press CTRL+C to quit)", file=sys.stderr, flush=True)
+
+
+# It would show the address at which only the proxy of the master reaches it.
+if hasattr(program, "WerkzeugServer"):
+    program.WerkzeugServer.print_serving_message = print_serving_message
+runpy.run_module("tensorboard.main", run_name="__main__", alter_sys=True)' --logdir "$run/logs" --host "$address" --port "$TENSORBOARD_PORT" \
     --path_prefix "/proxy/$DET_TASK_ID" --reload_interval 10 "$@"
 "#;
 
