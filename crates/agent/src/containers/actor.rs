@@ -174,10 +174,7 @@ impl Actor {
             LaunchError::Fault(message) => {
                 tracing::error!(container.id = %self.container.spec.container_id, "this host cannot start containers: {message}");
                 self.container.log_line(LogLevel::Error, message.clone());
-                // Not charged to the task.
-                ContainerExit::Lost {
-                    message: format!("its host could not start it: {message}"),
-                }
+                not_charged(&message)
             }
         };
         self.enter(Phase::Ended {
@@ -381,6 +378,23 @@ impl Actor {
         self.end(end, Some(started)).await;
     }
 
+    /// A start that failed inside the container is no failure of its task where this host cannot start anything at present,
+    /// which a look at the host decides: what the supervisor has reported is in a file that the task's user can write. Where
+    /// the code has run, no fault of the host kept it from starting.
+    async fn judged(&self, exit: ContainerExit) -> ContainerExit {
+        let message = match exit {
+            ContainerExit::StartFailed { message } if !self.container.dir.has_started() => message,
+            exit => return exit,
+        };
+        match LaunchError::Suspected(message.clone())
+            .confirmed(&self.container.shared)
+            .await
+        {
+            LaunchError::Fault(message) => not_charged(&message),
+            _ => ContainerExit::StartFailed { message },
+        }
+    }
+
     /// Determines the exit reason, after making sure that nothing runs any more.
     async fn end(&mut self, end: RuntimeEnd, started: Option<StartedContainer>) {
         if self.record.runtime == RuntimeKind::Process {
@@ -396,6 +410,7 @@ impl Actor {
         let (report, cause) = report.map_or((None, None), |it| (Some(it.exit), it.cause));
         let cause = cause.or_else(|| self.container.dir.failed_rank());
         let exit = exit::name(report, self.record.kill, &end, &words);
+        let exit = self.judged(exit).await;
         tracing::info!(container.id = %self.container.spec.container_id, exit = ?exit, "a container ended");
         failpoint!("agent::container::end::before_record");
         self.enter(Phase::Ended {
@@ -403,5 +418,12 @@ impl Actor {
             cause,
             started,
         });
+    }
+}
+
+/// The end of a container that this host could not start at present: its task is not charged for it.
+fn not_charged(message: &str) -> ContainerExit {
+    ContainerExit::Lost {
+        message: format!("its host could not start it: {message}"),
     }
 }

@@ -16,7 +16,7 @@ use det_agent_proto::ContainerState;
 use det_ids::ContainerId;
 use det_taskspec::sandbox::{
     DIAGNOSTICS_FILE, ExitReport, FAILED_RANK_FILE, FailedRank, MOST_OF_FAILED_RANK, RUN_SUBDIR,
-    SANDBOX_FILE, SANDBOX_LOG_FILE,
+    SANDBOX_FILE, SANDBOX_LOG_FILE, STARTED_FILE,
 };
 use det_taskspec::{ContainerExit, ContainerSpec, EXIT_FILE, ExitCause, SPOOL_DIR};
 use serde::{Deserialize, Serialize};
@@ -344,6 +344,11 @@ impl ContainerDir {
         let text = det_spool::read_plain(&path, MOST_OF_FAILED_RANK).ok()?;
         let failed: FailedRank = serde_json::from_slice(&text).ok()?;
         Some(failed.into())
+    }
+
+    /// Whether the task's code has begun to run, as its supervisor has noted.
+    pub(crate) fn has_started(&self) -> bool {
+        std::fs::symlink_metadata(self.run().join(STARTED_FILE)).is_ok()
     }
 
     /// Whether a supervisor has ever worked in the run directory.

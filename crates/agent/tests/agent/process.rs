@@ -456,6 +456,59 @@ async fn a_missing_mount_is_the_tasks_fault_and_named() {
     world.end(&[&id]).await;
 }
 
+/// How a container ends whose supervisor reports that it could not prepare it. `has_started` = its code has run.
+async fn end_of_failed_start(world: &Setup, has_started: bool) -> ContainerExit {
+    let id = fresh();
+    let report = world.root.path().join(&id);
+    let exit = ContainerExit::StartFailed {
+        message: "could not create \"info\"".into(),
+    };
+    let mut content = serde_json::to_value(exit).unwrap();
+    content["ended_at"] = 1.into();
+    std::fs::write(&report, content.to_string()).unwrap();
+    let touch = if has_started {
+        "touch started.json;"
+    } else {
+        ""
+    };
+    let command = format!("{touch} cp {} exit.json; kill -9 $PPID", report.display());
+    world.master.log_line(start(spec(&id, &command)));
+    let exit = world.master.exit(&id).await;
+    let data = world.root.path().join("data");
+    world.master.forget(&id, &data).await;
+    exit
+}
+
+#[tokio::test]
+async fn a_start_that_failed_in_its_container_is_charged_unless_its_host_can_start_nothing() {
+    let world = Setup::new().await;
+    let failed = |exit: &ContainerExit| matches!(exit, ContainerExit::StartFailed { .. });
+    let exit = end_of_failed_start(&world, false).await;
+    assert!(failed(&exit), "{exit:?}");
+    // Nothing can be written to this file.
+    let probe = world.root.path().join("data/probe");
+    std::fs::create_dir(&probe).unwrap();
+    let exit = end_of_failed_start(&world, true).await;
+    assert!(failed(&exit), "what has run was started: {exit:?}");
+    let exit = end_of_failed_start(&world, false).await;
+    assert!(
+        matches!(&exit, ContainerExit::Lost { message } if message == "its host could not start it: could not create \"info\""),
+        "{exit:?}"
+    );
+    let fault = world
+        .master
+        .wait("the fault", |received| {
+            received.host.as_ref()?.fault.clone()
+        })
+        .await;
+    assert!(
+        fault.contains("cannot write to the data directory"),
+        "{fault}"
+    );
+    std::fs::remove_dir(&probe).unwrap();
+    world.end(&[]).await;
+}
+
 #[tokio::test]
 async fn a_container_that_cannot_be_named_is_refused_and_forgotten() {
     let world = Setup::new().await;
