@@ -110,13 +110,6 @@ def linked_users(boxed: Cluster) -> None:
         pytest.skip("rootless Podman refuses tasks of linked users: test_containers.py")
 
 
-@pytest.fixture(scope="module")
-def reached_services(boxed: Cluster) -> None:
-    """Skips where agents cannot distinguish what listens in a container from what else listens on the host."""
-    if boxed.engine == "rootless" and not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
-        pytest.skip("rootless Podman has no control groups here (cgroup v1): services of its containers are not reached")
-
-
 def engine(boxed: Cluster, *args: str, check: bool = True) -> str:
     """Runs the Docker client with the engine of the cluster; gives its output."""
     return docker(*args, check=check, engine=boxed.engine)

@@ -131,7 +131,6 @@ class Session:
         return subprocess.run(argv, env=self.env, capture_output=True, timeout=60, stdin=subprocess.DEVNULL)
 
 
-@pytest.mark.usefixtures("reached_services")
 def test_a_shell_is_entered_by_ssh_and_scp(boxed: Cluster, det: Callable[..., Result], tmp_path: pathlib.Path) -> None:
     with equipment():
         if shutil.which("ssh") is None or shutil.which("scp") is None:
@@ -203,7 +202,6 @@ def started(det: Callable[..., Result], kind: str, *arguments: object) -> str:
     return found.group(1)
 
 
-@pytest.mark.usefixtures("reached_services")
 def test_a_notebook_runs_cells_and_outlives_the_cluster(
     boxed: Cluster, det: Callable[..., Result], tmp_path: pathlib.Path
 ) -> None:
@@ -240,7 +238,6 @@ def written(boxed: Cluster) -> int:
     return experiment
 
 
-@pytest.mark.usefixtures("reached_services")
 def test_a_tensorboard_shows_what_a_trial_has_written(
     boxed: Cluster, det: Callable[..., Result], written: int
 ) -> None:

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::containers::SharedState;
-use crate::runtime::listeners::Owner;
+use crate::runtime::listeners::{Answerer, Owner};
 
 /// Bytes that one direction of a tunnel holds at most.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -67,11 +67,20 @@ async fn connect(shared: &SharedState, dial: &Dial) -> Result<TcpStream, String>
     };
     // Looked at once it is connected: what listened then is who has answered.
     let listeners = Arc::clone(&shared.listeners);
-    let belongs = tokio::task::spawn_blocking(move || listeners.all_belong_to(&owner, port));
-    if !belongs.await.unwrap_or(false) {
-        return Err(format!(
-            "what listens at port {port} of this host is not the task: another program has the port"
-        ));
+    let answerer = tokio::task::spawn_blocking(move || listeners.answerer(&owner, port));
+    match answerer.await.unwrap_or(Answerer::Unseen) {
+        Answerer::Owner => {}
+        Answerer::Another => {
+            return Err(format!(
+                "what listens at port {port} of this host is not the task: another program has the port"
+            ));
+        }
+        Answerer::Unseen => {
+            return Err(format!(
+                "this agent cannot see which program listens at port {port} of its host, and connects to none that may not be \
+                 the task: it belongs to a Unix user whose processes are hidden from the agent, or has just ended"
+            ));
+        }
     }
     stream
         .set_nodelay(true)

@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{procfs, sock_diag};
 
+/// What Podman starts each container below, in no container itself. Its command line has the container's id.
+const MONITOR: &str = "conmon";
 /// Programs that listen on a published port in a container's place.
 const FORWARDERS: [&str; 4] = ["docker-proxy", "rootlessport", "conmon", "slirp4netns"];
 
@@ -18,6 +20,18 @@ pub(crate) enum Owner {
     Supervisor(i32),
     /// The container of an engine with this id, or the engine, which forwards the port to it.
     Container(String),
+}
+
+/// Who listens on a port, as far as this agent can see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answerer {
+    /// Only the owner that was asked for.
+    Owner,
+    /// Another program as well, or alone.
+    Another,
+    /// Nothing that can be seen: the program is of a user whose processes this agent may not look at, or has let go of the
+    /// port.
+    Unseen,
 }
 
 /// Sockets whose holders are remembered at most. With more all are looked for again.
@@ -49,9 +63,9 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Whether all that could answer at a port of loopback belongs to this owner. `false` also where nothing listens.
-    /// Reads files below `/proc`: for threads that may block.
-    pub(crate) fn all_belong_to(&self, owner: &Owner, port: u16) -> bool {
+    /// Whether all that could answer at a port of loopback belongs to this owner. Reads files below `/proc`: for threads
+    /// that may block.
+    pub(crate) fn answerer(&self, owner: &Owner, port: u16) -> Answerer {
         let sockets = listening_on(port);
         let known = |inode: &u64| self.holder(owner, *inode).is_some_and(|h| h.holds(*inode));
         let unknown: BTreeSet<u64> = sockets
@@ -64,9 +78,21 @@ impl Listeners {
         } else {
             holders_of(owner, &unknown)
         };
-        let belong = !sockets.is_empty() && unknown.iter().all(|inode| found.contains_key(inode));
+        let strange: BTreeSet<u64> = unknown
+            .into_iter()
+            .filter(|inode| !found.contains_key(inode))
+            .collect();
         self.remember(owner, found);
-        belong
+        if sockets.is_empty() {
+            return Answerer::Unseen;
+        }
+        if strange.is_empty() {
+            return Answerer::Owner;
+        }
+        match held_by(procfs::pids(), &strange).len() {
+            0 => Answerer::Unseen,
+            _ => Answerer::Another,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(Owner, u64), Holder>> {
@@ -147,17 +173,49 @@ fn address_of(text: &str) -> Option<IpAddr> {
 fn holders_of(owner: &Owner, wanted: &BTreeSet<u64>) -> BTreeMap<u64, i32> {
     let members: Vec<i32> = match owner {
         Owner::Supervisor(pid) => below(*pid, &procfs::parents()),
-        Owner::Container(id) => procfs::pids()
-            .into_iter()
-            .filter(|pid| is_of_container(*pid, id))
-            .collect(),
+        Owner::Container(id) => of_container(id),
     };
-    let held = members.into_iter().flat_map(|pid| {
+    held_by(members, wanted)
+}
+
+/// Those of the sockets that any of these processes holds, each with such a process.
+fn held_by(pids: Vec<i32>, wanted: &BTreeSet<u64>) -> BTreeMap<u64, i32> {
+    let held = pids.into_iter().flat_map(|pid| {
         procfs::sockets(pid)
             .into_iter()
             .map(move |inode| (inode, pid))
     });
     held.filter(|(inode, _)| wanted.contains(inode)).collect()
+}
+
+/// The processes of a container, and those that forward to it. Without root no control group names it where the host has
+/// cgroup v1: then those below its monitor are its processes.
+fn of_container(id: &str) -> Vec<i32> {
+    let pids = procfs::pids();
+    let monitor = pids.iter().copied().find(|pid| is_monitor(*pid, id));
+    let mut members: Vec<i32> = pids
+        .into_iter()
+        .filter(|pid| is_of_container(*pid, id))
+        .collect();
+    members.extend(
+        monitor
+            .into_iter()
+            .flat_map(|monitor| below(monitor, &procfs::parents())),
+    );
+    members
+}
+
+fn is_monitor(pid: i32, id: &str) -> bool {
+    let read = |name: &str| fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    read("comm").trim_ascii_end() == MONITOR.as_bytes()
+        && names(&read("cmdline"), id)
+        && is_of_host(pid)
+}
+
+/// Whether a command line, as `/proc` has it, has this argument.
+fn names(command_line: &[u8], argument: &str) -> bool {
+    let mut arguments = command_line.split(|byte| *byte == 0);
+    arguments.any(|given| given == argument.as_bytes())
 }
 
 fn is_of_container(pid: i32, id: &str) -> bool {
@@ -231,9 +289,10 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let own = i32::try_from(std::process::id()).unwrap();
         let listeners = Listeners::default();
-        assert!(listeners.all_belong_to(&Owner::Supervisor(own), port));
+        let own_tree = Owner::Supervisor(own);
+        assert_eq!(listeners.answerer(&own_tree, port), Answerer::Owner);
         // What is known already is the same.
-        assert!(listeners.all_belong_to(&Owner::Supervisor(own), port));
+        assert_eq!(listeners.answerer(&own_tree, port), Answerer::Owner);
         assert_eq!(listeners.lock().len(), 1);
         assert_eq!(listening_on(port), in_tables(port));
         let mut other = std::process::Command::new("sleep")
@@ -241,17 +300,28 @@ mod tests {
             .spawn()
             .unwrap();
         let stranger = Owner::Supervisor(i32::try_from(other.id()).unwrap());
-        assert!(!listeners.all_belong_to(&stranger, port));
+        assert_eq!(listeners.answerer(&stranger, port), Answerer::Another);
         let container = Owner::Container("no-such-container".into());
-        assert!(!listeners.all_belong_to(&container, port));
+        assert_eq!(listeners.answerer(&container, port), Answerer::Another);
         other.kill().unwrap();
         other.wait().unwrap();
         drop(listener);
-        assert!(!listeners.all_belong_to(&Owner::Supervisor(own), port));
+        assert_eq!(listeners.answerer(&own_tree, port), Answerer::Unseen);
         // A known process that has let go of a socket, and another one with its number.
         let holder = Holder::find(own).unwrap();
         assert!(!holder.holds(0));
         let (pid, start_ticks) = (own, holder.start_ticks + 1);
         assert_ne!(Holder::find(own), Some(Holder { pid, start_ticks }));
+    }
+
+    #[test]
+    fn a_monitor_is_found_by_a_whole_argument() {
+        let line = b"/usr/bin/conmon\0-c\00123abc\0-u\0x\0";
+        assert!(names(line, "0123abc"));
+        assert!(!names(line, "0123") && !names(b"", "0123abc"));
+        // Of no such program, whatever its arguments are.
+        let own = i32::try_from(std::process::id()).unwrap();
+        let first = std::env::args().next().unwrap();
+        assert!(!is_monitor(own, &first));
     }
 }
