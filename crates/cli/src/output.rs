@@ -38,6 +38,11 @@ pub(crate) fn stderr_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
+/// Whether standard output is a terminal.
+pub(crate) fn stdout_is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
 /// Writes an error and its hint to standard error; returns the exit code.
 pub(crate) fn report(error: &CliError) -> ExitCode {
     match error {

@@ -346,8 +346,8 @@ impl Task {
         let exit = match self.until_ended() {
             Ok(exit) => exit,
             Err(error) => {
-                // Users look for the reason in the task's log.
-                self.log.add_message(LogLevel::Error, &error.to_string());
+                // The master puts the reason into the task's log, where it would be twice.
+                self.setup.diagnostics.note(&error);
                 error.into_exit()
             }
         };

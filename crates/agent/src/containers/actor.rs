@@ -158,22 +158,18 @@ impl Actor {
         }
     }
 
+    /// Ends a container that could not be started. The master puts the reason into the task's log, and this agent nothing.
     async fn fail(&mut self, error: LaunchError) {
         let exit = match error.confirmed(&self.container.shared).await {
             LaunchError::Killed => ContainerExit::Killed,
-            LaunchError::Task(message) => {
-                self.container.log_line(LogLevel::Error, message.clone());
-                ContainerExit::SetupFailed { code: 1, message }
-            }
+            LaunchError::Task(message) => ContainerExit::SetupFailed { code: 1, message },
             // The look has turned each suspicion into one of the others.
             LaunchError::Host(message) | LaunchError::Suspected(message) => {
                 tracing::error!(container.id = %self.container.spec.container_id, "cannot start a container: {message}");
-                self.container.log_line(LogLevel::Error, message.clone());
                 ContainerExit::StartFailed { message }
             }
             LaunchError::Fault(message) => {
                 tracing::error!(container.id = %self.container.spec.container_id, "this host cannot start containers: {message}");
-                self.container.log_line(LogLevel::Error, message.clone());
                 not_charged(&message)
             }
         };

@@ -195,6 +195,16 @@ pub(crate) async fn print(
     query: Query,
     args: &LogArgs,
 ) -> Result<(), CliError> {
+    print_until_end(client, source, query, args).await.map(drop)
+}
+
+/// The same, for who has more to print: returns the message of the last line that was printed, if any was.
+pub(crate) async fn print_until_end(
+    client: &Client,
+    source: &LogSource,
+    query: Query,
+    args: &LogArgs,
+) -> Result<Option<String>, CliError> {
     let mut follower = Follower::new(client, source, query.clone(), args);
     if args.tail.is_some() {
         let tail = LogArgs {
@@ -215,7 +225,8 @@ pub(crate) async fn print(
             .rev()
             .try_for_each(|record| print_record(record, args.json))?;
         if !args.follow {
-            return note_reasons(client, source, args, !records.is_empty()).await;
+            note_reasons(client, source, args, !records.is_empty()).await?;
+            return Ok(records.first().map(|last| text(last, "message")));
         }
         follower.goes_on_after(records.into_iter().next());
     }
@@ -240,7 +251,7 @@ pub(crate) async fn print(
             source.command()
         ));
     }
-    Ok(())
+    Ok(follower.last.as_ref().map(|last| text(last, "message")))
 }
 
 /// Whether there may be more to come of what a log is of. Where that cannot be found out, nothing is reported.

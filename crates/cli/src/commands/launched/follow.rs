@@ -28,13 +28,26 @@ pub(crate) async fn follow(kind: &Kind, client: &Client, id: &str) -> Result<Exi
 async fn to_the_end(kind: &Kind, client: &Client, id: &str) -> Result<ExitCode, CliError> {
     // The log has why it waits, too.
     let source = LogSource::Task(id.to_owned());
-    logs::print(client, &source, Query::new(), &LogArgs::following()).await?;
-    // Its last lines were just printed.
+    let following = LogArgs::following();
+    let last = logs::print_until_end(client, &source, Query::new(), &following).await?;
+    // The last lines of its code were just printed.
     let End { code, reason, .. } = end_after_logs(kind, client, id).await?;
     if code != 0 {
-        output::note(format_args!("{} {id} has ended: {reason}", kind.noun));
+        let seen = last.filter(|_| output::stdout_is_terminal());
+        output::note(end_note(kind, id, (code, &reason), seen.as_deref()));
     }
     Ok(code.into())
+}
+
+/// How a task failed. `seen` = the last line of its log, where that has been printed to the same screen: if it has the reason,
+/// that is not repeated.
+fn end_note(kind: &Kind, id: &str, (code, reason): (u8, &str), seen: Option<&str>) -> String {
+    let noun = kind.noun;
+    if seen.is_some_and(|line| !reason.is_empty() && line.contains(reason)) {
+        format!("{noun} {id} has ended with exit code {code}")
+    } else {
+        format!("{noun} {id} has ended: {reason}")
+    }
 }
 
 /// How a task ended whose log has ended: it ends a moment later.
@@ -57,5 +70,26 @@ async fn end_after_logs(kind: &Kind, client: &Client, id: &str) -> Result<End, C
             )));
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::launched::COMMAND;
+
+    #[test]
+    fn a_reason_that_is_on_the_screen_already_is_not_repeated() {
+        let reason = "the task could not be started (exit code 1): no Python";
+        let note = |seen| end_note(&COMMAND, "c", (1, reason), seen);
+        let whole = format!("command c has ended: {reason}");
+        assert_eq!(note(None), whole);
+        assert_eq!(note(Some("step 7\n")), whole);
+        let line = format!("Allocation c.1 ended: {reason}\n");
+        assert_eq!(note(Some(&line)), "command c has ended with exit code 1");
+        assert_eq!(
+            end_note(&COMMAND, "c", (1, ""), Some(&line)),
+            "command c has ended: "
+        );
     }
 }
