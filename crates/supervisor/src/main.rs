@@ -52,6 +52,7 @@ mod signals;
 mod ssh_server;
 mod tail;
 mod tls;
+mod torch_launcher;
 
 use std::io::Write as _;
 use std::path::Path;

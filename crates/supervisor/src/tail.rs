@@ -1,12 +1,13 @@
 //! The last lines of a task's output, and what follows from them about what failed first.
 //!
 //! When one process of a training fails, the others fail after it because it is gone. Launchers of this project's package
-//! leave a file that names the first; of others the first traceback is taken.
+//! leave a file that names the first; of others what torch's launcher writes at its end is taken, else the first traceback.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::torch_launcher::FirstFailure;
 use det_spool::{LogStream, Record};
 use det_taskspec::sandbox::{FAILED_RANK_FILE, FailedRank, MOST_OF_FAILED_RANK};
 use det_taskspec::{ContainerExit, ExitCause};
@@ -20,6 +21,10 @@ const TRACEBACK: &str = "Traceback (most recent call last):";
 /// How long before the end of its container a rank may have shown the error that ended it, microseconds: launchers first end
 /// the other ranks. What has shown one before, and nothing since, may still have gone on.
 const ENDS_WITHIN: i64 = 60 * 1_000_000;
+/// How much earlier than the errors of those that waited for it a rank counts as failed that ended without one, microseconds:
+/// on other hosts they may come a little earlier than here, and clocks differ.
+const BEFORE_OTHERS: i64 = 1_000_000;
+
 /// The end of a task's output. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tail(Arc<Mutex<Lines>>);
@@ -30,6 +35,8 @@ struct Lines {
     of_ranks: BTreeMap<u32, VecDeque<String>>,
     /// The last traceback of each rank.
     tracebacks: BTreeMap<u32, Traceback>,
+    /// What torch's launcher has written of the rank that it saw fail first.
+    first_failure: FirstFailure,
 }
 
 /// An error that Python has shown.
@@ -106,7 +113,10 @@ impl Lines {
             return;
         }
         push(&mut self.all, text);
-        let Some(rank) = record.rank_id else { return };
+        let Some(rank) = record.rank_id else {
+            self.first_failure.see(text);
+            return;
+        };
         if !self.of_ranks.contains_key(&rank) && self.of_ranks.len() >= MOST_RANKS {
             return;
         }
@@ -130,6 +140,18 @@ impl Lines {
         }
         let tracebacks = self.tracebacks.iter();
         let first = tracebacks.min_by_key(|(rank, traceback)| (traceback.at, **rank));
+        if let Some((rank, code)) = self.first_failure.found()
+            && !self.tracebacks.contains_key(&rank)
+        {
+            // It ended in silence; the errors of the others follow from that.
+            let lines = self.of_ranks.get(&rank).into_iter().flatten();
+            return ExitCause {
+                at: first.map_or(now, |(_, traceback)| traceback.at - BEFORE_OTHERS),
+                rank: Some(rank),
+                exit_code: Some(code),
+                last_lines: lines.cloned().collect(),
+            };
+        }
         let own = first.and_then(|(rank, _)| self.of_ranks.get(rank));
         ExitCause {
             at: first.map_or(now, |(_, traceback)| traceback.at),
@@ -246,6 +268,29 @@ mod tests {
         assert!(silent.last_lines.is_empty());
         let unreadable = cause(&two_failures(), Some("{"));
         assert_eq!(unreadable.rank, Some(3));
+    }
+
+    #[test]
+    fn a_rank_that_ended_in_silence_is_the_one_that_torchs_launcher_names() {
+        let mut records = two_failures();
+        records.insert(0, line(0, Some(1), "about to fail"));
+        let block = [
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+            "Root Cause (first observed failure):",
+            "[0]:",
+            "  rank      : 1 (local_rank: 0)",
+            "  exitcode  : 9 (pid: 4711)",
+        ];
+        records.extend(block.map(|text| line(7, None, text)));
+        let found = cause(&records, None);
+        assert_eq!(
+            (found.at, found.rank, found.exit_code),
+            (2 - BEFORE_OTHERS, Some(1), Some(9))
+        );
+        assert_eq!(found.last_lines, ["about to fail"]);
+        // One with an error of its own is found by that, with its time.
+        records.push(line(8, Some(1), TRACEBACK));
+        assert_eq!(cause(&records, None).at, 2);
     }
 
     #[test]
