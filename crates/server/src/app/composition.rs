@@ -1,56 +1,26 @@
-//! How the services of the master are put together: each is given those below it.
+//! How the services of the master are put together: each is given those below it. Those that belong together are made by one
+//! function, from the groups that it names.
+
+mod groups;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use det_ids::{ClusterId, MasterId};
+use det_ids::ClusterId;
 use det_store::catalogue::Catalogue;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::actions::Actions;
-use crate::app::admission::Admission;
-use crate::app::agent_tokens::AgentTokens;
-use crate::app::agents::Agents;
-use crate::app::all_gathers::AllGathers;
-use crate::app::allocations::Allocations;
 use crate::app::changes::{
     Changes, CheckpointChanges, ExperimentChanges, LaunchChanges, TrialChanges, WorkspaceChanges,
 };
-use crate::app::checkpoints::Checkpoints;
-use crate::app::checkpoints::by_task::RemovalTasks;
-use crate::app::checkpoints::files::CheckpointFiles;
-use crate::app::checkpoints::removal::CheckpointRemoval;
-use crate::app::clean_up::CleanUp;
 use crate::app::cluster_access::ClusterAccess;
-use crate::app::config_policies::ConfigPolicies;
-use crate::app::configs::Configs;
 use crate::app::context::Context;
 use crate::app::demands::Demands;
-use crate::app::doctor::Doctor;
-use crate::app::experiments::Experiments;
-use crate::app::handovers::Handovers;
 use crate::app::homes::KnownHomes;
-use crate::app::idle::Idle;
-use crate::app::job_changes::JobChanges;
-use crate::app::jobs::JobQueue;
-use crate::app::launches::Launches;
-use crate::app::logs::Logs;
-use crate::app::logs::pattern_work::PatternWork;
-use crate::app::logs::policies::LogPolicies;
-use crate::app::logs::retention::LogRetention;
-use crate::app::managers::Managers;
-use crate::app::metrics::Metrics;
-use crate::app::metrics::journal::Journal;
-use crate::app::metrics::series::Series;
-use crate::app::metrics::task_metrics::TaskMetrics;
-use crate::app::orchestration::{Orchestration, TaskMemory};
-use crate::app::ownership::Ownership;
-use crate::app::places::Places;
-use crate::app::pools::Pools;
 use crate::app::preview::Previews;
-use crate::app::projects::Projects;
-use crate::app::reach::{ContainerReach, Reaches};
+use crate::app::reach::Reaches;
 use crate::app::reads::Sources;
 use crate::app::reads::agents::AgentSources;
 use crate::app::reads::checkpoints::CheckpointSources;
@@ -66,30 +36,16 @@ use crate::app::reads::task_metrics::TaskMetricSources;
 use crate::app::reads::tasks::TaskSources;
 use crate::app::reads::trials::TrialSources;
 use crate::app::reload::Reload;
-use crate::app::renewal::Renewals;
-use crate::app::restarts::Restarts;
-use crate::app::scheduling::Scheduling;
-use crate::app::searches::Searches;
-use crate::app::services::Services;
-use crate::app::silences::Silences;
-use crate::app::snapshots::Snapshots;
-use crate::app::specs::identity::TaskUsers;
-use crate::app::specs::{FreshTokens, MasterIdentity, Specs};
 use crate::app::ssh_keys::LaunchKeys;
-use crate::app::submission::Submissions;
-use crate::app::templates::Templates;
-use crate::app::trials::Trials;
-use crate::app::unmanaged::UnmanagedRuns;
 use crate::app::users::Users;
-use crate::app::why::Explanations;
-use crate::app::workspaces::{HomeChanges, HomeDeletion, WorkspaceNamespaces, Workspaces};
 use crate::app::{Inner, Master};
 use crate::auth::Auth;
-use crate::budget::Budgets;
 use crate::in_force::Surroundings;
 use crate::live::Live;
 use crate::master_log::MasterLog;
 use crate::works::Works;
+
+use self::groups::{Groups, cores};
 
 /// What exists before the first service.
 pub(crate) struct Foundation {
@@ -113,345 +69,9 @@ pub(crate) struct Foundation {
 
 impl Master {
     /// Puts the services together.
-    #[expect(
-        clippy::too_many_lines,
-        reason = "the list of all services, each made once"
-    )]
     pub(crate) fn new(foundation: Foundation) -> Self {
-        let Foundation {
-            context,
-            auth,
-            homes,
-            live,
-            reaches,
-            clusters,
-            demands,
-            surroundings,
-            data_dir,
-            cluster_id,
-            launch_keys,
-            agent_token_hash,
-            log,
-            tls,
-            loopback,
-            blank_passwords,
-        } = foundation;
-        let budgets = Budgets::default();
-        let ownership = Ownership::new(context.store.clone(), auth.clone());
-        let pools = Pools::new(context.in_force.clone(), demands);
-        let managers = Managers::new(context.in_force.clone());
-        let configs = Configs::default();
-        let searches = Searches::default();
-        let snapshots = Snapshots::new(
-            context.clone(),
-            live.clone(),
-            (managers.clone(), pools.clone()),
-            homes.clone(),
-        );
-        let restarts = Restarts::new(context.clone(), configs.clone(), snapshots.clone());
-        let metric_journal = Journal::new(context.clone());
-        let series = Series::new(context.clone(), metric_journal.clone());
-        let of_runs = metric_journal.clone();
-        let memory = TaskMemory {
-            fresh_tokens: FreshTokens::default(),
-            all_gathers: AllGathers::new(budgets.all_gathers.clone()),
-            auth: auth.clone(),
-        };
-        let orchestration = Orchestration::new(
-            context.clone(),
-            configs.clone(),
-            searches.clone(),
-            restarts,
-            Arc::new(move |trial| of_runs.evict(trial)),
-            memory.clone(),
-        );
-        let scheduling = Scheduling::new(
-            context.clone(),
-            pools.clone(),
-            snapshots.clone(),
-            orchestration.clone(),
-        );
-        let policies = ConfigPolicies::new(context.clone(), homes.clone(), pools.clone());
-        let templates = Templates::new(context.clone(), ownership.clone());
-        let admission = Admission::new(
-            context.clone(),
-            (managers.clone(), pools.clone()),
-            snapshots.clone(),
-        );
-        let job_changes = JobChanges::new(
-            context.clone(),
-            pools.clone(),
-            policies.clone(),
-            orchestration.clone(),
-        );
-        let renewals = Renewals::new(
-            context.clone(),
-            homes.clone(),
-            configs.clone(),
-            policies.clone(),
-            (admission.clone(), pools.clone()),
-            job_changes.clone(),
-        );
-        let submissions = Submissions {
-            context: context.clone(),
-            homes: homes.clone(),
-            pools: pools.clone(),
-            ownership: ownership.clone(),
-            templates: templates.clone(),
-            policies: policies.clone(),
-            admission: admission.clone(),
-            renewals: renewals.clone(),
-            long_documents: Arc::new(Semaphore::new(1)),
-        };
-        let queue = JobQueue {
-            context: context.clone(),
-            auth: auth.clone(),
-            live: live.clone(),
-            homes: homes.clone(),
-            pools: pools.clone(),
-            configs: configs.clone(),
-            ownership: ownership.clone(),
-            admission: admission.clone(),
-            job_changes: job_changes.clone(),
-        };
-        let explanations = Explanations::new(
-            context.clone(),
-            (managers.clone(), pools.clone()),
-            snapshots.clone(),
-            queue.clone(),
-        );
-        let experiments = Experiments {
-            context: context.clone(),
-            homes: homes.clone(),
-            pools: pools.clone(),
-            configs: configs.clone(),
-            ownership: ownership.clone(),
-            policies: policies.clone(),
-            submissions,
-            renewals: renewals.clone(),
-            job_changes,
-            orchestration: orchestration.clone(),
-        };
-        let changes = HomeChanges::new(context.clone(), homes.clone());
-        let home_deletion = HomeDeletion::new(changes.clone(), orchestration.clone());
-        let idle = Idle::default();
-        let silences = Silences::default();
-        let launches = Launches {
-            context: context.clone(),
-            cluster_id: cluster_id.clone(),
-            configs: configs.clone(),
-            idle: idle.clone(),
-            homes: homes.clone(),
-            pools: pools.clone(),
-            ownership: ownership.clone(),
-            templates: templates.clone(),
-            policies: policies.clone(),
-            admission: admission.clone(),
-            orchestration: orchestration.clone(),
-        };
-        let identity = MasterIdentity {
-            cluster_id: cluster_id.clone(),
-            master_id: MasterId(uuid::Uuid::new_v4().to_string()),
-        };
-        let task_users = TaskUsers::new(context.clone(), homes.clone(), auth.clone());
-        let checkpoints = Checkpoints::new(
-            context.clone(),
-            ownership.clone(),
-            task_users.clone(),
-            identity.clone(),
-            silences.clone(),
-        );
-        let checkpoint_files = CheckpointFiles::new(
-            context.clone(),
-            checkpoints.clone(),
-            task_users.clone(),
-            budgets.archives.clone(),
-            data_dir.clone(),
-        );
-        let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-        let pattern_work = PatternWork::new(cores - 1);
-        let log_policies = LogPolicies::new(
-            context.clone(),
-            configs.clone(),
-            orchestration.clone(),
-            pattern_work.clone(),
-        );
-        let specs = Specs {
-            context: context.clone(),
-            auth: auth.clone(),
-            live: live.clone(),
-            homes: homes.clone(),
-            task_users,
-            configs: configs.clone(),
-            pools: pools.clone(),
-            fresh_tokens: memory.fresh_tokens,
-            identity: identity.clone(),
-            launch_keys,
-        };
-        let logs = Logs::new(
-            context.clone(),
-            ownership.clone(),
-            log_policies,
-            pattern_work,
-            silences.clone(),
-        );
-        let places = Places::new(
-            context.clone(),
-            live.clone(),
-            (managers.clone(), pools.clone()),
-            specs.clone(),
-            orchestration.clone(),
-            changes.clone(),
-        );
-        let reach = ContainerReach::new(managers.clone(), reaches);
-        let services = Services::new(
-            context.clone(),
-            configs.clone(),
-            ownership.clone(),
-            reach.clone(),
-        );
-        let doctor = Doctor::new(
-            context.clone(),
-            (configs.clone(), live.clone()),
-            ownership.clone(),
-            (reach, orchestration.clone()),
-            silences.clone(),
-        );
-        let agent_tokens = AgentTokens::new(context.clone(), places.clone(), agent_token_hash);
-        let agents = Agents::new(
-            context.clone(),
-            managers.clone(),
-            logs.clone(),
-            orchestration.clone(),
-            places.clone(),
-            agent_tokens.clone(),
-            identity.clone(),
-        );
-        let removal_tasks = RemovalTasks {
-            context: context.clone(),
-            homes: homes.clone(),
-            pools: pools.clone(),
-            policies: policies.clone(),
-            admission,
-            orchestration: orchestration.clone(),
-            checkpoints: checkpoints.clone(),
-            cluster_id: cluster_id.clone(),
-        };
-        let checkpoint_removal = CheckpointRemoval::new(
-            context.clone(),
-            ownership.clone(),
-            checkpoints.clone(),
-            checkpoint_files.clone(),
-            removal_tasks.clone(),
-        );
-        let inner = Inner {
-            clean_up: CleanUp::new(
-                context.clone(),
-                configs.clone(),
-                (orchestration.clone(), home_deletion.clone()),
-                metric_journal.clone(),
-                checkpoint_files.clone(),
-                (checkpoint_removal.clone(), removal_tasks.clone()),
-                cluster_id.clone(),
-            ),
-            checkpoint_removal,
-            removal_tasks,
-            checkpoints,
-            checkpoint_files,
-            metrics: Metrics::new(
-                context.clone(),
-                configs.clone(),
-                orchestration.clone(),
-                ownership.clone(),
-                (metric_journal.clone(), series.clone()),
-                silences.clone(),
-            ),
-            series,
-            logs,
-            log_retention: LogRetention::new(context.clone(), ownership.clone(), policies.clone()),
-            templates,
-            users: Users::new(auth.clone(), blank_passwords),
-            policies,
-            queue,
-            explanations,
-            unmanaged: UnmanagedRuns::new(
-                context.clone(),
-                ownership.clone(),
-                experiments.clone(),
-                orchestration.clone(),
-            ),
-            experiments,
-            launches,
-            trials: Trials::new(
-                context.clone(),
-                configs.clone(),
-                ownership.clone(),
-                orchestration.clone(),
-            ),
-            allocations: Allocations::new(
-                context.clone(),
-                ownership.clone(),
-                memory.all_gathers.clone(),
-                orchestration.clone(),
-                (idle.clone(), silences.clone()),
-            ),
-            task_metrics: TaskMetrics::new(context.clone(), ownership.clone()),
-            doctor,
-            silences,
-            idle,
-            namespaces: WorkspaceNamespaces::new(managers.clone(), changes.clone(), clusters),
-            workspaces: Workspaces::new(
-                context.clone(),
-                pools.clone(),
-                ownership.clone(),
-                changes.clone(),
-                home_deletion.clone(),
-            ),
-            projects: Projects::new(
-                context.clone(),
-                homes.clone(),
-                ownership.clone(),
-                changes,
-                home_deletion,
-                renewals.clone(),
-            ),
-            renewals,
-            handovers: Handovers::new(context.clone(), services.clone(), auth.clone()),
-            services,
-            specs,
-            preview: Previews::new(context.clone(), pools.clone()),
-            reload: Reload::new(
-                context.clone(),
-                (managers.clone(), pools.clone()),
-                surroundings,
-                data_dir.clone(),
-                cluster_id,
-                Arc::default(),
-            ),
-            identity,
-            orchestration,
-            scheduling,
-            ownership,
-            managers,
-            pools,
-            context,
-            auth,
-            homes,
-            live,
-            places,
-            agents,
-            agent_tokens,
-            data_dir,
-            searches,
-            budgets,
-            metric_journal,
-            log,
-            placing: CancellationToken::new(),
-            tls,
-            loopback,
-            background: Works::default(),
-        };
-        let sources = sources_of(&inner, cores);
+        let inner = Groups::new(foundation).into_inner();
+        let sources = sources_of(&inner, cores());
         Self {
             changes: Arc::new(changes_of(&inner, &sources)),
             actions: Arc::new(Actions {
@@ -462,6 +82,77 @@ impl Master {
             }),
             sources: Arc::new(sources),
             inner: Arc::new(inner),
+        }
+    }
+}
+
+impl Groups {
+    /// The services that are called from outside.
+    fn into_inner(self) -> Inner {
+        let (base, events, queue) = (self.base, self.events, self.queue);
+        let (places, process) = (self.places, self.process);
+        Inner {
+            users: Users::new(base.auth.clone(), process.blank_passwords),
+            preview: Previews::new(base.context.clone(), base.pools.clone()),
+            reload: Reload::new(
+                base.context.clone(),
+                (base.managers.clone(), base.pools.clone()),
+                process.surroundings,
+                process.data_dir.clone(),
+                base.identity.cluster_id.clone(),
+                Arc::default(),
+            ),
+            context: base.context,
+            auth: base.auth,
+            homes: base.homes,
+            live: base.live,
+            budgets: base.budgets,
+            ownership: base.ownership,
+            managers: base.managers,
+            pools: base.pools,
+            identity: base.identity,
+            idle: base.idle,
+            silences: base.silences,
+            searches: events.searches,
+            metric_journal: events.journal,
+            series: events.series,
+            orchestration: events.orchestration,
+            scheduling: events.scheduling,
+            policies: queue.policies,
+            renewals: queue.renewals,
+            queue: queue.queue,
+            explanations: queue.explanations,
+            templates: self.submission.templates,
+            experiments: self.submission.experiments,
+            unmanaged: self.submission.unmanaged,
+            launches: self.submission.launches,
+            workspaces: self.homes.workspaces,
+            namespaces: self.homes.namespaces,
+            projects: self.homes.projects,
+            logs: self.reports.logs,
+            log_retention: self.reports.log_retention,
+            metrics: self.reports.metrics,
+            task_metrics: self.reports.task_metrics,
+            trials: self.reports.trials,
+            allocations: self.reports.allocations,
+            specs: places.specs,
+            places: places.places,
+            agents: places.agents,
+            agent_tokens: places.agent_tokens,
+            services: places.services,
+            handovers: places.handovers,
+            doctor: places.doctor,
+            checkpoints: self.checkpoints.checkpoints,
+            checkpoint_files: self.checkpoints.files,
+            checkpoint_removal: self.checkpoints.removal,
+            removal_tasks: self.checkpoints.removal_tasks,
+            clean_up: self.checkpoints.clean_up,
+            data_dir: process.data_dir,
+            log: process.log,
+            tls: process.tls,
+            loopback: process.loopback,
+            placing: CancellationToken::new(),
+            background: Works::default(),
         }
     }
 }
