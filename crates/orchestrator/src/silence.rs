@@ -7,6 +7,7 @@ use std::time::Duration;
 use det_ids::{AllocationId, Micros, TaskId};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::record::{EventKind, Subject};
+use det_taskspec::TaskKind;
 use serde_json::json;
 
 use crate::hang::{Finding, Rank};
@@ -181,7 +182,9 @@ pub(crate) fn found<R: TaskRows>(
     let Some(row) = scene.rows.allocation(id) else {
         return;
     };
-    let (AllocationState::Ready, Some(trial_id)) = (&row.state, row.trial_id) else {
+    let (TaskKind::Trial, AllocationState::Ready, Some(trial_id)) =
+        (row.kind, &row.state, row.trial_id)
+    else {
         return;
     };
     let reason = format!(

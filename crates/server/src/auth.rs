@@ -21,6 +21,7 @@ use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::require_current_run;
 use det_store::users::{SessionRow, UserChange, UserRow};
 use det_store::{Conn, Store, StoreError, WriteTx, allocations, users};
+use det_taskspec::TaskKind;
 use futures::future::BoxFuture;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
@@ -64,6 +65,8 @@ pub struct TaskActor {
     pub allocation_id: AllocationId,
     /// Id of the task that acts.
     pub task_id: TaskId,
+    /// Kind of the task.
+    pub kind: TaskKind,
     /// Its experiment, for trials.
     pub experiment_id: Option<ExperimentId>,
     /// Number of the trial that it runs; `None` = the task is no trial's.
@@ -199,6 +202,7 @@ struct Cache {
 struct TaskIdentity {
     allocation_id: AllocationId,
     task_id: TaskId,
+    kind: TaskKind,
     experiment_id: Option<ExperimentId>,
     trial_id: Option<TrialId>,
     run_id: RunId,
@@ -359,6 +363,7 @@ impl Auth {
                 let identity = TaskIdentity {
                     allocation_id: owner.allocation_id,
                     task_id: owner.task_id,
+                    kind: owner.kind,
                     experiment_id: owner.experiment_id,
                     trial_id: owner.trial_id,
                     run_id: owner.run_id,
@@ -395,6 +400,7 @@ impl Auth {
                     owner,
                     allocation_id: identity.allocation_id,
                     task_id: identity.task_id,
+                    kind: identity.kind,
                     experiment_id: identity.experiment_id,
                     trial_id: identity.trial_id,
                     run_id: identity.run_id,

@@ -14,7 +14,9 @@ mod planned;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AllocationId, ContainerId, JobId, PlaceId, SlotId, WorkspaceId};
+use det_ids::{
+    AllocationId, ContainerId, ExperimentId, JobId, PlaceId, SlotId, TrialId, WorkspaceId,
+};
 use det_lifecycle::allocation::AllocationState;
 use det_lifecycle::container::DesiredState;
 use det_rm::Fit;
@@ -416,12 +418,28 @@ pub(crate) fn runtimes(cache: &LiveCache, pools: &[String]) -> BTreeSet<PlaceRun
         .collect()
 }
 
+/// A live attempt of a trial.
+#[derive(Clone)]
+pub(crate) struct TrialAttempt {
+    pub(crate) trial_id: TrialId,
+    pub(crate) experiment_id: ExperimentId,
+    pub(crate) row: Arc<AllocationRow>,
+}
+
 /// The attempts of trials whose code runs: their containers have met, and none of them was asked to end.
-pub(crate) fn running_trials(cache: &LiveCache) -> Vec<Arc<AllocationRow>> {
+pub(crate) fn running_trials(cache: &LiveCache) -> Vec<TrialAttempt> {
     let rows = cache.allocations.values().map(|known| &known.row);
-    rows.filter(|row| row.kind == TaskKind::Trial && row.state == AllocationState::Ready)
-        .cloned()
-        .collect()
+    let running =
+        rows.filter(|row| row.kind == TaskKind::Trial && row.state == AllocationState::Ready);
+    // Rows of trials' tasks have both.
+    let attempts = running.filter_map(|row| {
+        Some(TrialAttempt {
+            trial_id: row.trial_id?,
+            experiment_id: row.experiment_id?,
+            row: row.clone(),
+        })
+    });
+    attempts.collect()
 }
 
 /// The live attempts of tasks that were launched by themselves.

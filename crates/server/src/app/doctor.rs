@@ -32,7 +32,7 @@ use crate::app::turns::Turns;
 use crate::app::user_counts::UserCounts;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
-use crate::live::{Live, running_trials};
+use crate::live::{Live, TrialAttempt, running_trials};
 
 /// How long supervisors have to answer: a second of watching, and their stacks.
 const ANSWER_WITHIN: Duration = Duration::from_secs(15);
@@ -93,7 +93,7 @@ pub struct Doctor {
 
 /// A trial that has been silent for too long.
 pub(crate) struct Alarm {
-    attempt: Arc<AllocationRow>,
+    attempt: TrialAttempt,
     timeout: Duration,
 }
 
@@ -331,7 +331,8 @@ impl Doctor {
         let of_master = self.context.config().silence_timeout;
         let mut running = Vec::new();
         let mut by_task = HashMap::new();
-        for row in attempts {
+        for attempt in attempts {
+            let row = &attempt.row;
             let Some(own) = timeouts.get(&row.id) else {
                 continue;
             };
@@ -341,7 +342,7 @@ impl Doctor {
                 allocation: row.id.clone(),
                 timeout,
             });
-            by_task.insert(row.task_id.clone(), row);
+            by_task.insert(row.task_id.clone(), attempt);
         }
         let (due, next) = self.silences.look(running);
         let due = due.into_iter().filter_map(|(running, _)| {
@@ -355,24 +356,25 @@ impl Doctor {
 
     /// Examines a silent trial when it is its owner's turn.
     pub(crate) async fn examine_silent(&self, alarm: Alarm) {
-        let attempt = &alarm.attempt;
-        if let Err(error) = self.examine_in_turn(attempt, alarm.timeout).await {
-            tracing::warn!(allocation.id = attempt.id.as_str(), %error, cause = ?error.cause, "a silent trial could not be examined");
+        let id = &alarm.attempt.row.id;
+        if let Err(error) = self.examine_in_turn(&alarm).await {
+            tracing::warn!(allocation.id = id.as_str(), %error, cause = ?error.cause, "a silent trial could not be examined");
         }
     }
 
-    async fn examine_in_turn(&self, attempt: &AllocationRow, timeout: Duration) -> AppResult<()> {
+    async fn examine_in_turn(&self, alarm: &Alarm) -> AppResult<()> {
+        let task_id = &alarm.attempt.row.task_id;
         let task = {
             let mut conn = self.context.store.read().await?;
-            allocations::find_task(&mut conn.conn(), &attempt.task_id).await?
+            allocations::find_task(&mut conn.conn(), task_id).await?
         };
         let Some(task) = task else {
             return Ok(());
         };
         let _turn = self.alarms.take(task.owner_id).await?;
-        let silent = self.silences.of(&attempt.task_id);
+        let silent = self.silences.of(task_id);
         match silent.map(|known| known.silent) {
-            Some(silent) if silent >= timeout => self.alarm(attempt, timeout, silent).await,
+            Some(silent) if silent >= alarm.timeout => self.alarm(alarm, silent).await,
             // It has ended, or has reported something while it waited for its turn.
             _ => Ok(()),
         }
@@ -380,7 +382,7 @@ impl Doctor {
 
     /// How long these attempts of trials may be silent by their experiments' own configurations; zero = for ever. Each is
     /// read once.
-    async fn own_timeouts_of(&self, running: &[Arc<AllocationRow>]) -> AppResult<OwnTimeouts> {
+    async fn own_timeouts_of(&self, running: &[TrialAttempt]) -> AppResult<OwnTimeouts> {
         let lock = || {
             let known = self.own_timeouts.lock();
             known.unwrap_or_else(PoisonError::into_inner)
@@ -389,15 +391,13 @@ impl Doctor {
         let mut read = HashMap::new();
         let mut timeouts = OwnTimeouts::new();
         for attempt in running {
-            let Some(experiment_id) = attempt.experiment_id else {
-                continue;
-            };
-            let own = match known.get(&attempt.id).or(read.get(&experiment_id)) {
+            let (id, experiment_id) = (&attempt.row.id, attempt.experiment_id);
+            let own = match known.get(id).or(read.get(&experiment_id)) {
                 Some(own) => *own,
                 None => self.read_own_timeout(experiment_id).await?,
             };
             read.insert(experiment_id, own);
-            timeouts.insert(attempt.id.clone(), own);
+            timeouts.insert(id.clone(), own);
         }
         lock().clone_from(&timeouts);
         Ok(timeouts)
@@ -415,20 +415,13 @@ impl Doctor {
     }
 
     /// Examines a trial that has been silent for too long; what was found is added to its record and its log.
-    async fn alarm(
-        &self,
-        attempt: &AllocationRow,
-        timeout: Duration,
-        silent: Duration,
-    ) -> AppResult<()> {
-        let Some(trial_id) = attempt.trial_id else {
-            return Ok(());
-        };
-        let examined = self.examine(trial_id, attempt, ANSWER_WITHIN).await?;
+    async fn alarm(&self, alarm: &Alarm, silent: Duration) -> AppResult<()> {
+        let TrialAttempt { trial_id, row, .. } = &alarm.attempt;
+        let examined = self.examine(*trial_id, row, ANSWER_WITHIN).await?;
         let found = Event::Silent {
-            id: attempt.id.clone(),
+            id: row.id.clone(),
             silent,
-            timeout,
+            timeout: alarm.timeout,
             finding: examined.finding,
         };
         self.orchestration.commit(found).await

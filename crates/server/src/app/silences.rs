@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use det_ids::{Micros, TaskId};
 use det_orchestrator::{RunningTrial, SilenceClocks};
+use det_taskspec::TaskKind;
 use tokio::sync::Notify;
 
 use crate::auth::Actor;
@@ -50,7 +51,7 @@ impl Silences {
     /// Something was received of a caller just now: it counts where that is a trial's task.
     pub(crate) fn received(&self, actor: &Actor, what: Contact) {
         if let Actor::Task(task) = actor
-            && task.trial_id.is_some()
+            && task.kind == TaskKind::Trial
         {
             let now = Micros(det_store::steady_now());
             let report = (what == Contact::Report).then(det_store::now);

@@ -1,6 +1,7 @@
 //! Tokens with which containers act for their allocation; their hashes are stored.
 
 use det_ids::{AllocationId, ExperimentId, RunId, TaskId, TrialId, UserId};
+use det_taskspec::TaskKind;
 
 use crate::db::Link;
 use crate::unit::save_rows;
@@ -70,11 +71,15 @@ pub(crate) async fn save_expiries(
 
 /// The allocation that a token acts for, and its task's owner.
 #[derive(Debug, Clone, crate::Row)]
+#[row(id = "task_id")]
 pub struct TokenOwner {
     /// Id of the allocation that the token acts for.
     pub allocation_id: AllocationId,
     /// The allocation's task.
     pub task_id: TaskId,
+    /// The task's kind.
+    #[row(word)]
+    pub kind: TaskKind,
     /// The task's experiment, for trials.
     pub experiment_id: Option<ExperimentId>,
     /// The allocation's trial.
@@ -96,7 +101,7 @@ pub async fn find_token(
     Ok(fetch_optional!(
         conn,
         TokenOwner,
-        "SELECT k.allocation_id, a.task_id, t.experiment_id, a.trial_id, a.run_id, t.owner_id, k.expires_at \
+        "SELECT k.allocation_id, a.task_id, t.kind, t.experiment_id, a.trial_id, a.run_id, t.owner_id, k.expires_at \
          FROM container_tokens k \
          JOIN allocations a ON a.id = k.allocation_id JOIN tasks t ON t.id = a.task_id WHERE k.token_hash = $1",
         token_hash

@@ -15,6 +15,7 @@ use det_store::events::{self, NewEvent};
 use det_store::places::{self, PlaceRow};
 use det_store::trials::{self, Sort};
 use det_store::{StoreError, checkpoints, experiments, metrics, workspaces};
+use det_taskspec::TaskKind;
 use serde_json::json;
 
 use crate::rows::{
@@ -534,12 +535,14 @@ pub(crate) async fn tokens_act_for_their_allocation_until_they_expire(world: &Wo
         (
             owner.allocation_id.as_str(),
             owner.task_id.as_str(),
+            owner.kind,
             owner.trial_id,
             owner.expires_at
         ),
         (
             allocation_id.as_str(),
             task_id.as_str(),
+            TaskKind::Trial,
             Some(trial_id),
             None
         )
