@@ -140,16 +140,17 @@ impl Lines {
         }
         let tracebacks = self.tracebacks.iter();
         let first = tracebacks.min_by_key(|(rank, traceback)| (traceback.at, **rank));
-        if let Some((rank, code)) = self.first_failure.found()
+        let lowest = self.of_ranks.keys().next().copied();
+        if let Some((rank, code)) = self.first_failure.found(lowest)
+            && let Some(lines) = self.of_ranks.get(&rank)
             && !self.tracebacks.contains_key(&rank)
         {
             // It ended in silence; the errors of the others follow from that.
-            let lines = self.of_ranks.get(&rank).into_iter().flatten();
             return ExitCause {
                 at: first.map_or(now, |(_, traceback)| traceback.at - BEFORE_OTHERS),
                 rank: Some(rank),
                 exit_code: Some(code),
-                last_lines: lines.cloned().collect(),
+                last_lines: lines.iter().cloned().collect(),
             };
         }
         let own = first.and_then(|(rank, _)| self.of_ranks.get(rank));
