@@ -281,6 +281,13 @@ def test_a_tensorboard_shows_what_trials_have_written(cluster: Cluster) -> None:
     wait_for("both trials to be shown", lambda: sorted(data(of_experiment, "runs")) == sorted(runs), within=60)
     assert "own/loss" in data(of_experiment, "plugin/scalars/tags")[runs[0]]
     wait_for("the trial to be shown", lambda: data(of_trial, "runs") == [f"trial_{trials[0]}"], within=60)
+
+    def log() -> str:
+        return cluster.client("task", "logs", of_trial).out
+
+    address = f"is running at /proxy/{of_trial}/ of the master; `det tensorboard open {of_trial}` opens it"
+    wait_for("its address in its log", lambda: address in log(), within=30, seen=log)
+    assert "http://" not in log(), "an address that leads nowhere"
     # Our own client waits for it as well, and prints its address.
     started = cluster.run_det("tensorboard", "start", "--no-browser", experiment)
     found = re.search(r"/proxy/([0-9a-f-]{36})/", started.out + started.err)

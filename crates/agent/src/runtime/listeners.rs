@@ -89,10 +89,10 @@ impl Listeners {
         if strange.is_empty() {
             return Answerer::Owner;
         }
-        match held_by(procfs::pids(), &strange).len() {
-            0 => Answerer::Unseen,
-            _ => Answerer::Another,
+        if held_by(procfs::pids(), &strange).is_empty() {
+            return Answerer::Unseen;
         }
+        Answerer::Another
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(Owner, u64), Holder>> {
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_monitor_is_found_by_a_whole_argument() {
-        let line = b"/usr/bin/conmon\0-c\00123abc\0-u\0x\0";
+        let line = b"/usr/bin/conmon\x00-c\x000123abc\x00-u\x00x\x00";
         assert!(names(line, "0123abc"));
         assert!(!names(line, "0123") && !names(b"", "0123abc"));
         // Of no such program, whatever its arguments are.
