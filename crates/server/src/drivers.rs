@@ -63,7 +63,7 @@ impl Drivers {
     }
 
     /// How they read what jobs demand of their places. Tests that drive managers demand the same.
-    pub(crate) fn demands(&self) -> Demands {
+    pub(crate) fn demands() -> Demands {
         Demands::default().with(det_rm_kube::PodDemands)
     }
 
