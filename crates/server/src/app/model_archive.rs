@@ -12,6 +12,16 @@ use crate::error::{AppError, AppResult, ErrorKind};
 pub const LIMIT_BYTES: usize = 95 * 1024 * 1024;
 /// Most files and directories.
 pub const LIMIT_ENTRIES: usize = 100_000;
+/// Most directories, those among them that only the paths of others name: one path can make as many as it has bytes.
+pub const LIMIT_DIRECTORIES: usize = 100_000;
+/// Longest path, in bytes: what the systems that clients run on allow themselves.
+pub const LIMIT_PATH_BYTES: usize = 1024;
+/// Most parts of a path.
+pub const LIMIT_LEVELS: usize = 64;
+/// Bytes of all paths together.
+pub const LIMIT_PATHS_BYTES: usize = 16 << 20;
+/// Characters of a path in a message about it.
+const SHOWN_CHARS: usize = 100;
 
 /// A file or directory of a context directory.
 #[derive(Debug, Clone)]
@@ -79,7 +89,8 @@ pub fn pack(field: &str, files: &[ContextFile]) -> AppResult<Vec<u8>> {
         .map_err(failed)
 }
 
-fn clean(path: &str) -> String {
+/// A path without empty parts and those that lead nowhere.
+pub(crate) fn clean(path: &str) -> String {
     path.split('/')
         .filter(|part| !part.is_empty() && *part != ".")
         .collect::<Vec<_>>()
@@ -88,28 +99,31 @@ fn clean(path: &str) -> String {
 
 fn check(field: &str, files: &[ContextFile]) -> AppResult<()> {
     if files.len() > LIMIT_ENTRIES {
-        return Err(AppError::new(
-            ErrorKind::TooLarge,
-            format!(
-                "the context directory has {} entries; at most {LIMIT_ENTRIES} are allowed",
-                files.len()
-            ),
-        ));
+        return Err(too_large(&format!(
+            "has {} entries; at most {LIMIT_ENTRIES} are allowed",
+            files.len()
+        )));
     }
     let size: usize = files.iter().map(|f| f.content.len()).sum();
     if size > LIMIT_BYTES {
-        return Err(AppError::new(
-            ErrorKind::TooLarge,
-            format!("the context directory has {size} bytes; at most {LIMIT_BYTES} are allowed"),
-        )
+        return Err(too_large(&format!(
+            "has {size} bytes; at most {LIMIT_BYTES} are allowed"
+        ))
         .hint("leave data out with a .detignore file and mount it with bind_mounts"));
     }
     let mut seen = BTreeSet::new();
+    let mut bytes = 0;
     for (index, file) in files.iter().enumerate() {
         let refuse = |why: &str| {
+            let shown: String = file.path.chars().take(SHOWN_CHARS).collect();
+            let more = if shown.len() < file.path.len() {
+                "…"
+            } else {
+                ""
+            };
             Err(AppError::invalid(format!(
-                "field \"{field}[{index}].path\": \"{}\" {why}",
-                file.path.escape_debug()
+                "field \"{field}[{index}].path\": \"{}{more}\" {why}",
+                shown.escape_debug()
             )))
         };
         if file.path.starts_with('/') {
@@ -125,11 +139,60 @@ fn check(field: &str, files: &[ContextFile]) -> AppResult<()> {
         if path.is_empty() {
             return refuse("names nothing");
         }
+        if path.len() > LIMIT_PATH_BYTES {
+            return refuse(&format!(
+                "has {} bytes; at most {LIMIT_PATH_BYTES} are allowed",
+                path.len()
+            ));
+        }
+        let levels = path.split('/').count();
+        if levels > LIMIT_LEVELS {
+            return refuse(&format!(
+                "has {levels} parts; at most {LIMIT_LEVELS} are allowed"
+            ));
+        }
+        bytes += path.len();
         if !seen.insert(path) {
             return refuse("is given twice");
         }
     }
+    if bytes > LIMIT_PATHS_BYTES {
+        return Err(too_large(&format!(
+            "has paths of {bytes} bytes together; at most {LIMIT_PATHS_BYTES} are allowed"
+        )));
+    }
+    let directories = directories(files);
+    if directories > LIMIT_DIRECTORIES {
+        return Err(too_large(&format!(
+            "has {directories} directories; at most {LIMIT_DIRECTORIES} are allowed"
+        )));
+    }
     Ok(())
+}
+
+fn too_large(why: &str) -> AppError {
+    AppError::new(ErrorKind::TooLarge, format!("the context directory {why}"))
+}
+
+/// How many directories there are, those among them that have no entry of their own.
+fn directories(files: &[ContextFile]) -> usize {
+    let slashed = |file: &ContextFile| match file.kind {
+        FileKind::File => clean(&file.path),
+        FileKind::Directory => clean(&file.path) + "/",
+    };
+    let mut paths: Vec<String> = files.iter().map(slashed).collect();
+    // What begins with the same directory is then side by side.
+    paths.sort_unstable();
+    let slashes = |text: &[u8]| text.iter().filter(|byte| **byte == b'/').count();
+    let mut count = 0;
+    let mut last: &[u8] = b"";
+    for path in &paths {
+        let path = path.as_bytes();
+        let common = path.iter().zip(last).take_while(|(a, b)| a == b).count();
+        count += slashes(&path[common..]);
+        last = path;
+    }
+    count
 }
 
 #[cfg(test)]
@@ -161,6 +224,72 @@ mod tests {
         }
         let error = pack("files", &[file("a/b"), file("a//./b")]).unwrap_err();
         assert!(error.message.contains("is given twice"));
+    }
+
+    #[test]
+    fn paths_have_a_length_and_a_depth() {
+        let deepest = format!("{}f", "d/".repeat(LIMIT_LEVELS - 1));
+        let longest = "x".repeat(LIMIT_PATH_BYTES);
+        assert!(pack("files", &[file(&deepest), file(&longest)]).is_ok());
+        for (path, why) in [
+            (
+                format!("d/{deepest}"),
+                "has 65 parts; at most 64 are allowed",
+            ),
+            (
+                format!("{longest}x"),
+                "has 1025 bytes; at most 1024 are allowed",
+            ),
+        ] {
+            let error = pack("files", &[file(&path)]).unwrap_err();
+            assert!(error.message.contains(why), "{}", error.message);
+            assert!(error.message.len() < 300, "{}", error.message);
+        }
+        let many: Vec<ContextFile> = (0..LIMIT_PATHS_BYTES / LIMIT_PATH_BYTES + 1)
+            .map(|n| file(&format!("{n:0LIMIT_PATH_BYTES$}")))
+            .collect();
+        let error = pack("files", &many).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::TooLarge);
+        assert!(
+            error.message.contains("has paths of 16778240 bytes"),
+            "{}",
+            error.message
+        );
+    }
+
+    #[test]
+    fn directories_count_whether_they_have_an_entry_or_not() {
+        let directory = |path: &str| ContextFile {
+            kind: FileKind::Directory,
+            content: Vec::new(),
+            ..file(path)
+        };
+        for (files, count) in [
+            (vec![], 0),
+            (vec![file("a"), file("b")], 0),
+            (vec![file("a/x"), file("./a//y"), directory("a")], 1),
+            // Between a directory and what is in it, by the bytes of the paths.
+            (
+                vec![directory("a"), file("a-b"), file("a/c"), file("a0/c")],
+                2,
+            ),
+            (vec![file("a/b/c/d"), file("a/b/x/y"), file("ab/c")], 5),
+        ] {
+            assert_eq!(directories(&files), count, "{files:?}");
+        }
+        let each = LIMIT_LEVELS - 1;
+        let deep = |n: usize| file(&format!("{n}/{}f", "d/".repeat(each - 1)));
+        let deepest: Vec<ContextFile> = (0..LIMIT_DIRECTORIES / each + 1).map(deep).collect();
+        assert!(pack("files", &deepest[1..]).is_ok());
+        let error = pack("files", &deepest).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::TooLarge);
+        assert!(
+            error
+                .message
+                .contains("has 100044 directories; at most 100000 are allowed"),
+            "{}",
+            error.message
+        );
     }
 
     #[test]
