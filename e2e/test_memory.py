@@ -158,6 +158,30 @@ def test_readers_of_a_model_definition_that_do_not_read_on(cluster: Cluster, pat
         assert reply.status == 200 and len(reply.body) > 24 * MIB, "and others get it whole"
 
 
+def test_readers_of_a_file_of_a_model_definition_that_do_not_read_on(cluster: Cluster) -> None:
+    body = {"config": CONFIG, "modelDefinition": [archive_entry("zeros", bytes(15 * MIB))], "activate": False}
+    run = cluster.api("POST", "/api/v1/experiments", body, user="admin")["experiment"]["id"]
+    path = f"/experiments/{run}/file/download?path=zeros"
+    with adds_little(cluster), contextlib.ExitStack() as stack:
+        slow = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", cluster.port), timeout=PATIENCE))
+            for _ in range(40)
+        ]
+        for connection in slow:
+            connection.sendall(head(cluster, "GET", path))
+        statuses = [connection.recv(12)[-3:] for connection in slow]
+        assert b"200" in statuses and set(statuses) == {b"200", b"503"}, statuses
+
+
+def test_a_tree_of_deep_directories_is_made_while_it_is_read(cluster: Cluster) -> None:
+    deep = [archive_entry(f"{n}/{'d/' * 62}f", b"") for n in range(1_500)]
+    body = {"config": CONFIG, "modelDefinition": deep, "activate": False}
+    run = cluster.api("POST", "/api/v1/experiments", body, user="admin")["experiment"]["id"]
+    with adds_little(cluster), ThreadPoolExecutor(6) as pool:
+        trees = pool.map(lambda _: cluster.api("GET", f"/api/v1/experiments/{run}/file_tree", user="admin"), range(6))
+        assert [len(tree["files"]) for tree in trees] == [1_500] * 6
+
+
 def test_slow_senders_of_large_bodies_hold_up_no_other(cluster: Cluster) -> None:
     finished = threading.Event()
     with contextlib.ExitStack() as stack:

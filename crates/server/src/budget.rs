@@ -416,6 +416,18 @@ impl Reservation {
     }
 }
 
+impl Reservation {
+    /// Releases all but so many bytes.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        let less = self.bytes.saturating_sub(bytes);
+        if less > 0 {
+            self.bytes -= less;
+            self.inner.lock().give(self.account, less);
+            grant(&self.inner);
+        }
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
@@ -525,6 +537,18 @@ mod tests {
         drop(held);
         assert_eq!(budget.usage().used, 0);
         assert!(budget.try_reserve(Some(UserId(3)), 100).is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_turns_out_smaller_releases_the_rest() {
+        let budget = Budget::new(SMALL);
+        let mut held = budget.reserve(Some(UserId(1)), 90).await.unwrap();
+        held.shrink_to(30);
+        held.shrink_to(60);
+        assert_eq!((held.bytes(), budget.usage().used), (30, 30));
+        assert!(budget.try_reserve(Some(UserId(2)), 70).is_ok());
+        drop(held);
+        assert_eq!(budget.usage().used, 0);
     }
 
     proptest! {

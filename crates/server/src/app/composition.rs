@@ -31,7 +31,7 @@ use crate::app::reads::logs::LogSources;
 use crate::app::reads::master::MasterSources;
 use crate::app::reads::memory::MemorySources;
 use crate::app::reads::metrics::MetricSources;
-use crate::app::reads::model_definition::ArchiveSources;
+use crate::app::reads::model_definition::{self, ArchiveSources};
 use crate::app::reads::task_metrics::TaskMetricSources;
 use crate::app::reads::tasks::TaskSources;
 use crate::app::reads::trials::TrialSources;
@@ -177,6 +177,7 @@ fn sources_of(services: &Inner, cores: usize) -> Sources {
             store: store.clone(),
             ownership: services.ownership.clone(),
             answers: services.budgets.answers.clone(),
+            searches: model_definition::searches(),
         },
         checkpoints: CheckpointSources {
             store: store.clone(),

@@ -68,12 +68,20 @@ pub(crate) async fn bound(State(master): State<Master>, request: Request, next: 
     };
     let size = whole.len();
     parts.headers.insert(header::CONTENT_LENGTH, size.into());
-    // Copies: a piece that waits in the connection must not keep the whole.
-    let pieces = futures::stream::iter((0..size).step_by(PIECE_BYTES)).map(move |start| {
-        let end = (start + PIECE_BYTES).min(size);
-        Ok(Bytes::copy_from_slice(&whole[start..end]))
-    });
+    let pieces = in_pieces(whole, PIECE_BYTES).map(|piece| Ok(Bytes::from(piece)));
     Response::from_parts(parts, paced(pieces, held))
+}
+
+/// A whole in pieces of a size. They are copies: a piece that waits in the connection must not keep the whole.
+pub(crate) fn in_pieces(
+    whole: impl AsRef<[u8]> + Send + 'static,
+    bytes: usize,
+) -> impl Stream<Item = Vec<u8>> + Send + 'static {
+    let size = whole.as_ref().len();
+    futures::stream::iter((0..size).step_by(bytes)).map(move |start| {
+        let end = (start + bytes).min(size);
+        whole.as_ref()[start..end].to_vec()
+    })
 }
 
 /// A body of pieces that are made as the client reads. Ends with an error, so that the client sees that something is

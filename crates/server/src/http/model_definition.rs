@@ -11,17 +11,21 @@ use det_api_types::experiments::{
 };
 use det_api_types::wire::{self, Timestamp};
 use det_ids::ExperimentId;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use serde::{Deserialize, Serialize};
 
-use crate::app::reads::model_definition::Archive;
-use crate::app::reads::model_definition::files::{self, Node};
-use crate::error::AppResult;
+use crate::app::reads::model_definition::tree::{self, ShownNode, Step, Walk};
+use crate::app::reads::model_definition::{Archive, files};
+use crate::error::{AppError, AppResult};
 use crate::http::answers;
 use crate::http::extract::{Caller, PathId, WireBody, WireQuery};
-use crate::http::respond::{Answer, message};
+use crate::http::respond::Answer;
 use crate::http::routes::{Routes, routes};
 
+/// Bytes of a file that are made text at once; a multiple of three, as those of an archive.
+const TEXT_BYTES: usize = 48 << 10;
+/// Bytes of a tree's text that are made at once, and a little more.
+const TREE_BYTES: usize = 64 << 10;
 /// Longest name in a file name that is offered to a browser.
 const NAME_CHARS: usize = 100;
 
@@ -38,12 +42,8 @@ pub fn routes() -> Routes {
 /// `{"b64Tgz":"…"}`, from the store to the client part by part.
 pub(crate) async fn archive_as_text(archive: Archive) -> AppResult<Response> {
     let held = archive.reserve().await?;
-    let text = |text: &'static [u8]| futures::stream::iter([Ok(Bytes::from_static(text))]);
     let bytes = archive.bytes;
-    let encoded = archive
-        .parts()
-        .map(|part| Ok(Bytes::from(STANDARD.encode(part?))));
-    let whole = text(b"{\"b64Tgz\":\"").chain(encoded).chain(text(b"\"}"));
+    let whole = as_text(b"{\"b64Tgz\":\"", archive.parts());
     // The archive is compressed already: `identity` keeps the compression layer from doing it again.
     let headers = [
         (header::CONTENT_TYPE, "application/json".to_owned()),
@@ -51,6 +51,16 @@ pub(crate) async fn archive_as_text(archive: Archive) -> AppResult<Response> {
         (header::CONTENT_LENGTH, text_bytes(bytes).to_string()),
     ];
     Ok((headers, answers::paced(whole, held)).into_response())
+}
+
+/// A message with one member, whose begin is given; each part has a multiple of three bytes, but for the last.
+fn as_text(
+    begin: &'static [u8],
+    parts: impl Stream<Item = AppResult<Vec<u8>>> + Send + 'static,
+) -> impl Stream<Item = AppResult<Bytes>> + Send + 'static {
+    let text = |text: &'static [u8]| futures::stream::iter([Ok(Bytes::from_static(text))]);
+    let encoded = parts.map(|part| Ok(Bytes::from(STANDARD.encode(part?))));
+    text(begin).chain(encoded).chain(text(b"\"}"))
 }
 
 /// The size of [`archive_as_text`].
@@ -74,11 +84,13 @@ async fn get_model_def_tree(
     Caller(master, actor): Caller,
     PathId(id): PathId<ExperimentId>,
 ) -> Answer {
-    let files = files::tree(&master.sources.archives, &actor, id).await?;
-    message(&GetModelDefTreeResponse {
-        files: files.into_iter().map(node).collect(),
-    })
+    let (tree, held) = tree::of_experiment(&master.sources.archives, &actor, id).await?;
+    let text = futures::stream::iter(TreeText::new(tree.walk()));
+    Ok((JSON, answers::paced(text, held)).into_response())
 }
+
+/// Headers of a message that is made while it is sent.
+const JSON: [(header::HeaderName, &str); 1] = [(header::CONTENT_TYPE, "application/json")];
 
 /// The content of one file.
 #[utoipa::path(post, path = "/api/v1/experiments/{experimentId}/file", operation_id = "GetModelDefFile",
@@ -89,10 +101,10 @@ async fn get_model_def_file(
     PathId(id): PathId<ExperimentId>,
     WireBody(body): WireBody<GetModelDefFileRequest>,
 ) -> Answer {
-    let content = files::content(&master.sources.archives, &actor, id, &body.path).await?;
-    message(&GetModelDefFileResponse {
-        file: wire::Bytes(content),
-    })
+    let (content, held) = files::content(&master.sources.archives, &actor, id, &body.path).await?;
+    let parts = answers::in_pieces(content, TEXT_BYTES).map(Ok);
+    let text = as_text(b"{\"file\":\"", parts);
+    Ok((JSON, answers::paced(text, held)).into_response())
 }
 
 /// The files as a gzip tar archive, for browsers.
@@ -134,13 +146,19 @@ async fn download_model_def_file(
     WireQuery(query): WireQuery<FileQuery>,
 ) -> Answer {
     let name = file_name(query.path.rsplit('/').next().unwrap_or_default());
-    let content = files::content(&master.sources.archives, &actor, id, &query.path).await?;
+    let (content, held) = files::content(&master.sources.archives, &actor, id, &query.path).await?;
+    let bytes = content.len();
+    let pieces = answers::in_pieces(content, TEXT_BYTES).map(|piece| Ok(Bytes::from(piece)));
     // Never as what it claims to be: a file of a user's must not run as a page of ours.
-    Ok(attachment(
+    let mut response = attachment(
         &name,
         "application/octet-stream",
-        content.into(),
-    ))
+        answers::paced(pieces, held),
+    );
+    response
+        .headers_mut()
+        .insert(header::CONTENT_LENGTH, bytes.into());
+    Ok(response)
 }
 
 /// `identity` keeps the compression layer away: what is named a gzip archive is one.
@@ -174,23 +192,99 @@ fn file_name(name: &str) -> String {
     }
 }
 
-/// A file or directory as clients see it.
-fn node(node: Node) -> FileNode {
-    let is_dir = node.size.is_none();
+/// The text of a [`GetModelDefTreeResponse`], made while it is sent.
+struct TreeText {
+    /// `None` = all of it is made.
+    walk: Option<Walk>,
+    /// What is made and not sent.
+    text: Vec<u8>,
+    /// The byte before that.
+    last: u8,
+}
+
+impl TreeText {
+    fn new(walk: Walk) -> Self {
+        Self {
+            walk: Some(walk),
+            text: b"{\"files\":[".to_vec(),
+            last: b'[',
+        }
+    }
+
+    fn add(&mut self, step: Step<'_>) -> AppResult<()> {
+        let (shown, is_dir) = match step {
+            Step::Close => {
+                self.text.extend_from_slice(END);
+                return Ok(());
+            }
+            Step::Open(shown) => (shown, true),
+            Step::File(shown) => (shown, false),
+        };
+        if *self.text.last().unwrap_or(&self.last) != b'[' {
+            self.text.push(b',');
+        }
+        let node = wire::encode(&node(shown, is_dir)).map_err(AppError::internal)?;
+        self.text.extend_from_slice(&node);
+        if is_dir {
+            // What the directory holds comes between.
+            self.text.truncate(self.text.len() - END.len());
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, walk: &mut Walk) -> AppResult<bool> {
+        while self.text.len() < TREE_BYTES {
+            let mut added = Ok(());
+            let more = walk.go_on(|step| {
+                if added.is_ok() {
+                    added = self.add(step);
+                }
+            });
+            added?;
+            if !more {
+                self.text.extend_from_slice(END);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// How a directory ends, and the whole: with the list of what it holds.
+const END: &[u8] = b"]}";
+
+impl Iterator for TreeText {
+    type Item = AppResult<Bytes>;
+
+    fn next(&mut self) -> Option<AppResult<Bytes>> {
+        let mut walk = self.walk.take()?;
+        match self.piece(&mut walk) {
+            Ok(true) => self.walk = Some(walk),
+            Ok(false) => {}
+            Err(error) => return Some(Err(error)),
+        }
+        let text = std::mem::take(&mut self.text);
+        self.last = text.last().copied().unwrap_or(self.last);
+        Some(Ok(text.into()))
+    }
+}
+
+/// A file, or a directory without what it holds, as clients see it.
+fn node(shown: ShownNode<'_>, is_dir: bool) -> FileNode {
     FileNode {
-        path: node.path,
-        modified_time: node
+        path: shown.path.to_owned(),
+        name: shown.name.to_owned(),
+        modified_time: shown
             .modified
             .map(|seconds| Timestamp(seconds.saturating_mul(1_000_000))),
-        content_length: node.size.unwrap_or(0),
+        content_length: shown.size,
         is_dir,
         content_type: if is_dir {
             String::new()
         } else {
-            content_type(&node.name).to_owned()
+            content_type(shown.name).to_owned()
         },
-        name: node.name,
-        files: node.files.into_iter().map(self::node).collect(),
+        files: Vec::new(),
     }
 }
 
@@ -223,29 +317,50 @@ fn content_type(name: &str) -> &'static str {
 mod tests {
     use super::*;
     use crate::app::reads::model_definition::PART_BYTES;
+    use crate::app::reads::model_definition::tree::Tree;
 
     #[test]
     fn files_are_shown_with_their_media_type_and_directories_without() {
-        let json = Node {
-            path: "sub/a.json".into(),
-            name: "a.json".into(),
+        let shown = ShownNode {
+            path: "sub/a.json",
+            name: "a.json",
             modified: Some(7),
-            size: Some(2),
-            files: Vec::new(),
+            size: 2,
         };
-        let directory = Node {
-            path: "sub".into(),
-            name: "sub".into(),
-            modified: None,
-            size: None,
-            files: vec![json],
-        };
-        let shown = node(directory);
-        assert_eq!((shown.is_dir, shown.content_type.as_str()), (true, ""));
-        let json = &shown.files[0];
+        let json = node(shown, false);
         assert_eq!(json.content_type, "application/json");
         assert_eq!(json.modified_time, Some(Timestamp(7_000_000)));
         assert_eq!((json.is_dir, json.content_length), (false, 2));
+        let directory = node(shown, true);
+        assert_eq!(
+            (directory.is_dir, directory.content_type.as_str()),
+            (true, "")
+        );
+    }
+
+    #[test]
+    fn the_text_of_a_tree_is_that_of_its_message() {
+        let many = (0..2_000).map(|n| format!("a/{n}/\"x\""));
+        let walk = || Tree::of(many.clone().chain(["a/".into(), "b/".into(), "c".into()])).walk();
+        let mut text = Vec::new();
+        let mut pieces = 0;
+        for piece in TreeText::new(walk()) {
+            text.extend_from_slice(&piece.unwrap());
+            pieces += 1;
+        }
+        assert!(pieces > 3, "{pieces}");
+        let message: GetModelDefTreeResponse = serde_json::from_slice(&text).unwrap();
+        assert_eq!(wire::encode(&message).unwrap(), text);
+        let names: Vec<&str> = message.files.iter().map(|file| &*file.name).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        assert_eq!(message.files[0].files.len(), 2_000);
+        assert_eq!(message.files[0].files[9].files[0].name, "\"x\"");
+        let mut of_nothing = TreeText::new(Tree::of([]).walk());
+        let text = of_nothing.next().unwrap().unwrap();
+        assert_eq!(
+            &text[..],
+            wire::encode(&GetModelDefTreeResponse::default()).unwrap()
+        );
     }
 
     #[test]

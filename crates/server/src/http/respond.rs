@@ -1,6 +1,6 @@
 //! Responses: whole messages and streams of messages.
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::http::{Method, header};
 use axum::middleware::Next;
@@ -126,7 +126,9 @@ pub async fn pretty(request: Request, next: Next) -> Response {
         .get(header::CONTENT_TYPE)
         .is_some_and(|t| t == "application/json")
         && !response.headers().contains_key(header::CONTENT_ENCODING);
-    if !wanted || !is_message {
+    // What is made while it is sent stays as it is: it would have to be whole in memory.
+    let is_whole = response.body().size_hint().exact().is_some();
+    if !wanted || !is_message || !is_whole {
         return response;
     }
     let (mut parts, body) = response.into_parts();

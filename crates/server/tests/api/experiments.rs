@@ -634,6 +634,54 @@ async fn the_model_definition_comes_back_in_every_form() {
 }
 
 #[tokio::test]
+async fn a_model_definition_is_shown_whatever_its_size_and_has_few_directories() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let file = |path: String, content: &[u8]| json!({"path": path, "type": 48, "content": STANDARD.encode(content), "mtime": "7", "mode": 420});
+    let submit = async |files: Vec<Value>| {
+        let config = config("files").to_string();
+        let body = json!({"config": config, "modelDefinition": files, "activate": false});
+        client.post(PATH, body).await
+    };
+    let noise: Vec<u8> = (0..700_000_u32)
+        .flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes())
+        .collect();
+    let mut files: Vec<Value> = (0..3_000)
+        .map(|n| file(format!("data/{n}/part/x.txt"), b""))
+        .collect();
+    files.push(file("noise".into(), &noise));
+    assert!(submit(files).await.ok()["experiment"]["id"] == 1);
+    let tree = client.get(&format!("{PATH}/1/file_tree")).await.ok();
+    assert_eq!(tree["files"][0]["files"].as_array().unwrap().len(), 3_000);
+    assert_eq!(
+        tree["files"][0]["files"][9]["files"][0]["files"][0]["contentType"],
+        "text/plain; charset=utf-8"
+    );
+    assert_eq!(tree["files"][1]["contentLength"], noise.len());
+    let shown = client
+        .post(&format!("{PATH}/1/file"), json!({"path": "noise"}))
+        .await
+        .ok();
+    assert!(shown["file"] == STANDARD.encode(&noise));
+    let path = "/experiments/1/file/download?path=noise";
+    let response = client.send(Method::GET, path, None).await;
+    assert_eq!(response.content_length(), Some(noise.len() as u64));
+    assert!(response.bytes().await.unwrap() == noise);
+
+    let deep = |n: u32| file(format!("{n}/{}f", "d/".repeat(62)), b"");
+    let refused = submit((0..1_588).map(deep).collect()).await.refused(413);
+    assert!(
+        refused.contains("has 100044 directories; at most 100000 are allowed"),
+        "{refused}"
+    );
+    let refused = submit(vec![file("d/".repeat(64) + "f", b"")])
+        .await
+        .refused(400);
+    assert!(refused.contains("at most 64"), "{refused}");
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_search_is_previewed() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;

@@ -1,11 +1,12 @@
 //! Reading the files that experiments and tasks were created with.
 
 pub(crate) mod files;
+pub(crate) mod tree;
 
 use std::io::Read;
 
 use det_authz::Kind;
-use det_ids::{ExperimentId, TaskId};
+use det_ids::{ExperimentId, TaskId, UserId};
 use det_lifecycle::object::ObjectKind;
 use det_store::Store;
 use det_store::archives::{self, ArchiveOf};
@@ -13,6 +14,7 @@ use futures::Stream;
 use tokio::runtime::Handle;
 
 use crate::app::ownership::Ownership;
+use crate::app::turns::Turns;
 use crate::app::{existing, reads};
 use crate::auth::Actor;
 use crate::budget::{Account, Budget, Reservation};
@@ -25,6 +27,18 @@ pub(crate) const PART_BYTES: usize = 192 << 10;
 /// What sending an archive is counted for: a part as it is stored, as text, and in the connection.
 const SENDING_BYTES: usize = 4 * PART_BYTES;
 
+/// Archives that are searched at once: each takes a thread and a processor.
+const MOST_SEARCHED: usize = 4;
+/// The same of one user.
+const MOST_SEARCHED_OF_ONE: usize = 1;
+/// What searching an archive is counted for: a part as it is stored, and what unpacks it.
+const SEARCHING_BYTES: usize = 2 * PART_BYTES;
+
+/// Turns of searching archives, as [`ArchiveSources`] has them.
+pub(crate) fn searches() -> Turns {
+    Turns::new(MOST_SEARCHED, MOST_SEARCHED_OF_ONE)
+}
+
 /// What archives are read from.
 #[derive(Clone)]
 pub(crate) struct ArchiveSources {
@@ -32,6 +46,8 @@ pub(crate) struct ArchiveSources {
     pub(crate) ownership: Ownership,
     /// What large answers may take.
     pub(crate) answers: Budget,
+    /// Turns of searching archives.
+    pub(crate) searches: Turns,
 }
 
 /// A gzip tar archive where it is stored, for an actor who may read it.
@@ -39,7 +55,8 @@ pub(crate) struct ArchiveSources {
 pub(crate) struct Archive {
     store: Store,
     budget: Budget,
-    account: Account,
+    searches: Turns,
+    user_id: UserId,
     of: ArchiveOf,
     /// The experiment's name; empty where only its tasks read it.
     pub(crate) name: String,
@@ -96,7 +113,8 @@ impl Archive {
         Self {
             store: sources.store.clone(),
             budget: sources.answers.clone(),
-            account: Some(actor.user().id),
+            searches: sources.searches.clone(),
+            user_id: actor.user().id,
             of,
             name,
             bytes,
@@ -105,7 +123,47 @@ impl Archive {
 
     /// Counts for the actor what sending it takes.
     pub(crate) async fn reserve(&self) -> AppResult<Reservation> {
-        self.budget.reserve(self.account, SENDING_BYTES).await
+        self.budget.reserve(self.account(), SENDING_BYTES).await
+    }
+
+    fn account(&self) -> Account {
+        Some(self.user_id)
+    }
+
+    /// Searches it on a thread that may block, at the actor's turn. `search` gets the archive and what is reserved for what
+    /// it finds. Where that is not enough it returns how much is, and is asked again once so much is reserved: no thread
+    /// and no turn waits for memory.
+    async fn search<T: Send + 'static>(
+        self,
+        search: impl Fn(BlockingReader, Reservation) -> AppResult<Search<T>> + Clone + Send + 'static,
+    ) -> AppResult<T> {
+        let mut reserved = None;
+        loop {
+            let turn = self.searches.take(self.user_id).await?;
+            let at_once = || {
+                self.budget
+                    .try_reserve(self.account(), SEARCHING_BYTES)
+                    .ok()
+            };
+            let found = match reserved.take().or_else(at_once) {
+                Some(held) => {
+                    let (archive, search) = (self.clone().blocking(), search.clone());
+                    let found = tokio::task::spawn_blocking(move || {
+                        // Held for as long as the thread works, also when no caller waits for it any more.
+                        let _turn = turn;
+                        search(archive, held)
+                    });
+                    found.await.map_err(AppError::internal)??
+                }
+                None => Search::Needs(SEARCHING_BYTES),
+            };
+            match found {
+                Search::Found(found) => return Ok(found),
+                Search::Needs(bytes) => {
+                    reserved = Some(self.budget.reserve(self.account(), bytes).await?);
+                }
+            }
+        }
     }
 
     async fn part(&self, offset: usize, wanted: usize) -> AppResult<Vec<u8>> {
@@ -138,6 +196,24 @@ impl Archive {
             part: std::io::Cursor::default(),
         }
     }
+}
+
+/// What came of [`Archive::search`].
+#[derive(Debug)]
+enum Search<T> {
+    Found(T),
+    /// What is found takes so many bytes, and they are not to be had at once.
+    Needs(usize),
+}
+
+/// Has at least so many bytes reserved, if that is possible at once; whether it was.
+fn has(held: &mut Reservation, bytes: usize) -> bool {
+    let more = bytes.saturating_sub(held.bytes());
+    more == 0 || held.try_grow(more)
+}
+
+fn damaged(error: std::io::Error) -> AppError {
+    AppError::internal(anyhow::Error::new(error).context("reading a stored model definition"))
 }
 
 fn missing(of: &ArchiveOf) -> AppError {

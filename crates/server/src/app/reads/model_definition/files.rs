@@ -1,68 +1,41 @@
 //! The single files of a model definition, unpacked from its archive.
 
-use std::collections::BTreeMap;
 use std::io::Read;
 
 use det_ids::ExperimentId;
 use det_lifecycle::object::ObjectKind;
 use flate2::read::GzDecoder;
 
-use crate::app::reads::model_definition::{Archive, ArchiveSources};
+use crate::app::model_archive::clean;
+use crate::app::reads::model_definition::{Archive, ArchiveSources, Search, damaged, has};
 use crate::auth::Actor;
+use crate::budget::Reservation;
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// Directories below one another in a tree; what is deeper is shown there under the rest of its path. Bounds the
-/// depth of an answer whatever paths were submitted.
-const LEVELS: usize = 64;
 /// Bytes of a single file that is unpacked from an archive to be shown.
 const MOST_FILE_BYTES: u64 = 16 << 20;
+/// What sending a file is counted for beside its content: the pieces that wait to be read, as text.
+const SENDING_BYTES: usize = 256 << 10;
 
-/// A file or directory.
-#[derive(Debug)]
-pub(crate) struct Node {
-    /// Path from the top.
-    pub(crate) path: String,
-    /// Last part of the path.
-    pub(crate) name: String,
-    /// Time of modification, in seconds; `None` where the archive has no entry of a directory.
-    pub(crate) modified: Option<i64>,
-    /// Bytes of a file; `None` = a directory.
-    pub(crate) size: Option<i64>,
-    /// What a directory holds: directories first, each by name.
-    pub(crate) files: Vec<Node>,
-}
-
-/// All files and directories, without content.
-pub(crate) async fn tree(
-    sources: &ArchiveSources,
-    actor: &Actor,
-    id: ExperimentId,
-) -> AppResult<Vec<Node>> {
-    let archive = Archive::open(sources, actor, id).await?.blocking();
-    tokio::task::spawn_blocking(move || nodes(archive))
-        .await
-        .map_err(AppError::internal)?
-}
-
-/// The content of a file.
+/// The content of a file, and what is reserved for it.
 pub(crate) async fn content(
     sources: &ArchiveSources,
     actor: &Actor,
     id: ExperimentId,
     path: &str,
-) -> AppResult<Vec<u8>> {
-    let archive = Archive::open(sources, actor, id).await?.blocking();
+) -> AppResult<(Vec<u8>, Reservation)> {
+    let archive = Archive::open(sources, actor, id).await?;
     let wanted = clean(path);
     if wanted.is_empty() {
         return Err(AppError::invalid(
             "field \"path\" must name a file of the model definition",
         ));
     }
-    let found = tokio::task::spawn_blocking(move || find_file(archive, &wanted))
-        .await
-        .map_err(AppError::internal)??;
+    let found = archive
+        .search(move |archive, held| find_file(archive, &wanted, held))
+        .await?;
     match found {
-        PathEntry::File(content) => Ok(content),
+        PathEntry::File(content, held) => Ok((content, held)),
         PathEntry::Directory => Err(AppError::invalid(format!(
             "field \"path\": \"{}\" is a directory, not a file",
             path.escape_debug()
@@ -75,26 +48,20 @@ pub(crate) async fn content(
     }
 }
 
-fn clean(path: &str) -> String {
-    path.split('/')
-        .filter(|part| !part.is_empty() && *part != ".")
-        .collect::<Vec<_>>()
-        .join("/")
-}
-
-fn damaged(error: std::io::Error) -> AppError {
-    AppError::internal(anyhow::Error::new(error).context("reading a stored model definition"))
-}
-
 /// What is at a path.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum PathEntry {
-    File(Vec<u8>),
+    /// A file, and what is reserved for its content.
+    File(Vec<u8>, Reservation),
     Directory,
     Nothing,
 }
 
-fn find_file(archive: impl Read, wanted: &str) -> AppResult<PathEntry> {
+fn find_file(
+    archive: impl Read,
+    wanted: &str,
+    mut held: Reservation,
+) -> AppResult<Search<PathEntry>> {
     let mut found = PathEntry::Nothing;
     let mut archive = tar::Archive::new(GzDecoder::new(archive));
     for entry in archive.entries().map_err(damaged)? {
@@ -112,9 +79,15 @@ fn find_file(archive: impl Read, wanted: &str) -> AppResult<PathEntry> {
                 )
                 .hint("download the whole model definition: det experiment download-model-def"));
             }
-            let mut content = Vec::new();
+            let bytes = usize::try_from(entry.size()).map_err(AppError::internal)?;
+            let needed = bytes + SENDING_BYTES;
+            if !has(&mut held, needed) {
+                return Ok(Search::Needs(needed));
+            }
+            let mut content = Vec::with_capacity(bytes);
             entry.read_to_end(&mut content).map_err(damaged)?;
-            return Ok(PathEntry::File(content));
+            held.shrink_to(needed);
+            return Ok(Search::Found(PathEntry::File(content, held)));
         }
         // A directory need not have an entry of its own.
         if path == wanted
@@ -125,74 +98,14 @@ fn find_file(archive: impl Read, wanted: &str) -> AppResult<PathEntry> {
             found = PathEntry::Directory;
         }
     }
-    Ok(found)
-}
-
-/// A directory while the tree is built.
-#[derive(Default)]
-struct Directory {
-    directories: BTreeMap<String, Directory>,
-    files: BTreeMap<String, Node>,
-    modified: Option<i64>,
-}
-
-impl Directory {
-    fn at(&mut self, path: &str) -> &mut Self {
-        path.splitn(LEVELS, '/')
-            .filter(|part| !part.is_empty())
-            .fold(self, |directory, part| {
-                directory.directories.entry(part.to_owned()).or_default()
-            })
-    }
-
-    /// What it holds: directories first, each by name.
-    fn nodes(self, prefix: &str) -> Vec<Node> {
-        let directories = self.directories.into_iter().map(|(name, directory)| {
-            let path = format!("{prefix}{name}");
-            Node {
-                modified: directory.modified,
-                size: None,
-                files: directory.nodes(&format!("{path}/")),
-                path,
-                name,
-            }
-        });
-        directories.chain(self.files.into_values()).collect()
-    }
-}
-
-fn nodes(archive: impl Read) -> AppResult<Vec<Node>> {
-    let mut root = Directory::default();
-    let mut archive = tar::Archive::new(GzDecoder::new(archive));
-    for entry in archive.entries().map_err(damaged)? {
-        let entry = entry.map_err(damaged)?;
-        let path = clean(&String::from_utf8_lossy(&entry.path_bytes()));
-        let modified = entry
-            .header()
-            .mtime()
-            .map(|seconds| i64::try_from(seconds).unwrap_or(0))
-            .map_err(damaged)?;
-        if entry.header().entry_type().is_dir() {
-            root.at(&path).modified = Some(modified);
-            continue;
-        }
-        let (parent, name) = path.rsplit_once('/').unwrap_or(("", &path));
-        let node = Node {
-            path: path.clone(),
-            name: name.to_owned(),
-            modified: Some(modified),
-            size: Some(i64::try_from(entry.size()).unwrap_or(i64::MAX)),
-            files: Vec::new(),
-        };
-        root.at(parent).files.insert(name.to_owned(), node);
-    }
-    Ok(root.nodes(""))
+    Ok(Search::Found(found))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::app::model_archive::{ContextFile, FileKind, pack};
+    use crate::budget::{ANSWERS, Budget};
 
     fn world() -> Vec<u8> {
         let file = |path: &str, content: &[u8]| ContextFile {
@@ -202,77 +115,51 @@ mod tests {
             mode: 0o644,
             mtime: 7,
         };
-        let directory = ContextFile {
-            kind: FileKind::Directory,
-            ..file("empty", b"")
-        };
         pack(
             "files",
             &[
                 file("train.py", b"print()"),
                 file("sub/deep/a.json", b"{}"),
-                directory,
+                file("zeros", &vec![0; 4 << 20]),
             ],
         )
         .unwrap()
     }
 
-    #[test]
-    fn the_tree_has_directories_that_no_entry_names() {
-        let files = nodes(&world()[..]).unwrap();
-        let names: Vec<(&str, bool)> = files
-            .iter()
-            .map(|node| (node.path.as_str(), node.size.is_none()))
-            .collect();
-        assert_eq!(names, [("empty", true), ("sub", true), ("train.py", false)]);
-        let deep = &files[1].files[0];
-        assert_eq!(
-            (deep.path.as_str(), deep.name.as_str()),
-            ("sub/deep", "deep")
-        );
-        let file = &deep.files[0];
-        assert_eq!(
-            (file.path.as_str(), file.size, file.modified),
-            ("sub/deep/a.json", Some(2), Some(7))
-        );
-    }
-
-    #[test]
-    fn a_tree_is_never_deeper_than_its_bound() {
-        let path = format!("{}x", "d/".repeat(10_000));
-        let file = ContextFile {
-            path,
-            kind: FileKind::File,
-            content: Vec::new(),
-            mode: 0o644,
-            mtime: 0,
-        };
-        let mut files = nodes(&pack("files", &[file]).unwrap()[..]).unwrap();
-        let mut levels = 0;
-        while let Some(node) = files.pop() {
-            levels += 1;
-            files = node.files;
+    fn found(wanted: &str) -> PathEntry {
+        let held = Budget::new(ANSWERS).try_reserve(None, 1).unwrap();
+        match find_file(&world()[..], wanted, held).unwrap() {
+            Search::Found(found) => found,
+            Search::Needs(bytes) => panic!("{bytes} bytes are missing"),
         }
-        assert_eq!(levels, LEVELS + 1);
     }
 
     #[test]
     fn a_file_is_found_by_its_path() {
-        let world = world();
-        let archive = &world[..];
-        assert_eq!(
-            find_file(archive, "train.py").unwrap(),
-            PathEntry::File(b"print()".to_vec())
-        );
-        assert_eq!(
-            find_file(archive, "sub/deep").unwrap(),
-            PathEntry::Directory
-        );
-        assert_eq!(find_file(archive, "su").unwrap(), PathEntry::Nothing);
-        assert_eq!(
-            find_file(archive, "../etc/passwd").unwrap(),
-            PathEntry::Nothing
-        );
+        let PathEntry::File(content, held) = found("train.py") else {
+            panic!("it is a file");
+        };
+        assert_eq!(content, b"print()");
+        assert_eq!(held.bytes(), content.len() + SENDING_BYTES);
+        assert!(matches!(found("sub/deep"), PathEntry::Directory));
+        assert!(matches!(found("su"), PathEntry::Nothing));
+        assert!(matches!(found("../etc/passwd"), PathEntry::Nothing));
         assert_eq!(clean("./sub//deep/a.json"), "sub/deep/a.json");
+    }
+
+    #[test]
+    fn a_file_is_not_unpacked_before_its_bytes_are_reserved() {
+        let budget = Budget::new(ANSWERS);
+        let _others = budget.try_reserve(None, ANSWERS.total - (4 << 20)).unwrap();
+        let world = world();
+        let held = budget.try_reserve(Some(det_ids::UserId(1)), 1).unwrap();
+        let looked = find_file(&world[..], "zeros", held).unwrap();
+        assert!(
+            matches!(looked, Search::Needs(bytes) if bytes == (4 << 20) + SENDING_BYTES),
+            "{looked:?}"
+        );
+        let held = budget.try_reserve(Some(det_ids::UserId(1)), 1).unwrap();
+        let looked = find_file(&world[..], "train.py", held).unwrap();
+        assert!(matches!(looked, Search::Found(PathEntry::File(..))));
     }
 }
