@@ -1,11 +1,13 @@
 //! Connections within bounds: how many at once, and how long one may take to send its request.
 //!
 //! A connection costs a descriptor and some kilobytes. A client that opens thousands of them and sends nothing, or sends
-//! a header a minute, must not keep others away.
+//! a header a minute, or reads no answer, must not keep others away.
+
+mod patience;
+mod places;
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,11 +21,13 @@ use nix::sys::resource::{Resource, getrlimit};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy, sink};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tower::Layer as _;
 
 use crate::auth::Ends;
+pub(crate) use crate::connections::patience::Patience;
+use crate::connections::patience::{Impatient, Waits};
+use crate::connections::places::{Place, Places};
 
 /// A request's line and headers must have come within this time. Counts from the end of the request before, so that a
 /// connection on which nothing happens is closed as well; clients open another one.
@@ -54,30 +58,35 @@ pub(crate) fn bounded_http(builder: &mut Builder<TokioExecutor>) {
     *builder = bounded;
 }
 
+/// Streams of one user at most, where there are descriptors for many more.
+const MOST_STREAMS_OF_ONE: usize = 512;
+
+/// Streams that one user may have open: a third of the connections at most.
+pub(crate) fn streams_of_one() -> usize {
+    MOST_STREAMS_OF_ONE.min(places(open_files()) / 3)
+}
+
+/// This process's limit on open files.
+fn open_files() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
+}
+
 /// Lets in as many connections as there are descriptors for, and closes those beyond.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionLimit {
-    places: Arc<Semaphore>,
+    places: Places,
 }
 
 impl ConnectionLimit {
     /// As many as this process's limit on open files allows.
     pub(crate) fn new() -> Self {
-        let files = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
-        Self::with_places(places(files))
+        Self::with_places(places(open_files()))
     }
 
     fn with_places(places: usize) -> Self {
         Self {
-            places: Arc::new(Semaphore::new(places)),
+            places: Places::new(places),
         }
-    }
-
-    fn place(&self) -> io::Result<OwnedSemaphorePermit> {
-        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
-            tracing::warn!("a connection was refused: there are as many as descriptors allow");
-            io::Error::other("too many connections")
-        })
     }
 }
 
@@ -90,19 +99,23 @@ fn places(files: u64) -> usize {
 
 impl ConnectionLimit {
     fn admit(&self, stream: TcpStream) -> io::Result<CountedConnection> {
-        let place = self.place()?;
+        let client = stream.peer_addr()?;
+        let place = self.places.take(client.ip()).map_err(|why| {
+            tracing::warn!(%client, "a connection was refused: {why}");
+            io::Error::other(why)
+        })?;
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
         Ok(CountedConnection {
-            stream,
+            stream: Impatient::new(stream, Patience::new(Waits::default())),
             _place: place,
         })
     }
 }
 
-/// A service whose requests have both [`Ends`] of their connection as an extension: logins are slowed down by the address
-/// that they come from, and a blank password is for users of this machine.
-type WithEnds<S> = AddExtension<S, Ends>;
+/// A service whose requests have as extensions both [`Ends`] of their connection (logins are slowed down by the address
+/// that they come from, and a blank password is for users of this machine), and its [`Patience`].
+type WithEnds<S> = AddExtension<AddExtension<S, Ends>, Patience>;
 
 impl<S> Accept<TcpStream, S> for ConnectionLimit {
     type Stream = CountedConnection;
@@ -112,7 +125,9 @@ impl<S> Accept<TcpStream, S> for ConnectionLimit {
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let accepted = self.admit(stream).and_then(|placed| {
             let ends = placed.ends()?;
-            Ok((placed, Extension(ends).layer(service)))
+            let patience = placed.stream.patience().clone();
+            let service = Extension(patience).layer(Extension(ends).layer(service));
+            Ok((placed, service))
         });
         std::future::ready(accepted)
     }
@@ -139,14 +154,14 @@ impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
             let (mut placed, service) = admitted.await?;
             let mut first = [0];
             let begins_with_http = async {
-                placed.stream.peek(&mut first).await?;
+                placed.stream.stream().peek(&mut first).await?;
                 // The first byte of a request is that of its method; that of a handshake is 22.
                 Ok::<_, io::Error>(first[0].is_ascii_uppercase())
             };
             if !timeout(FIRST_BYTE, begins_with_http).await?? {
                 return Ok((placed, service));
             }
-            if let Ok(peer) = placed.stream.peer_addr() {
+            if let Ok(peer) = placed.stream.stream().peer_addr() {
                 tracing::info!(%peer, "a client spoke plain HTTP to this port, which speaks TLS; it was answered to use https://");
             }
             let body = ErrorBody::new(Code::InvalidArgument, SPEAKS_TLS.to_owned());
@@ -171,15 +186,15 @@ impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
 /// A connection that gives its place back when it ends.
 #[derive(Debug)]
 pub(crate) struct CountedConnection {
-    stream: TcpStream,
-    _place: OwnedSemaphorePermit,
+    stream: Impatient<TcpStream>,
+    _place: Place,
 }
 
 impl CountedConnection {
     fn ends(&self) -> io::Result<Ends> {
         Ok(Ends {
-            client: self.stream.peer_addr()?,
-            master: self.stream.local_addr()?,
+            client: self.stream.stream().peer_addr()?,
+            master: self.stream.stream().local_addr()?,
         })
     }
 }

@@ -18,12 +18,13 @@ use tokio::time::{Instant, timeout};
 
 use crate::app::Master;
 use crate::budget::Reservation;
+use crate::connections::Patience;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::bodies::{self, Pace};
 use crate::http::error::ApiError;
 
-/// Answers up to this size are left to the connection.
-const SMALL_BYTES: u64 = 256 << 10;
+/// Answers up to this size are left to the connection, which has some 64 KiB for what waits to be sent anyway.
+const SMALL_BYTES: u64 = 32 << 10;
 /// Bytes of an answer that are handed to the connection at once.
 const PIECE_BYTES: usize = 64 << 10;
 
@@ -48,6 +49,10 @@ pub(crate) struct SharedAnswer;
 /// Counts large answers and paces them.
 pub(crate) async fn bound(State(master): State<Master>, request: Request, next: Next) -> Response {
     let tokens = bodies::Tokens::of(request.headers());
+    // A request before this one on the same connection may have been for a stream.
+    if let Some(patience) = request.extensions().get::<Patience>() {
+        patience.expect_reading();
+    }
     let response = next.run(request).await;
     let large = response.body().size_hint().exact();
     if large.is_none_or(|bytes| bytes <= SMALL_BYTES)

@@ -42,6 +42,7 @@ use crate::app::idle::InUse;
 use crate::app::reach::PortStream;
 use crate::app::services::{Caller, ConnectionPermit, Protocol, Right, Service};
 use crate::auth::{Access, Ends};
+use crate::connections::Patience;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::caller_with_access;
@@ -91,6 +92,9 @@ const FOREIGN_PAGE: HeaderValue = HeaderValue::from_static(
 pub(crate) async fn handle(State(master): State<Master>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let is_page = is_page(&parts);
+    if let Some(patience) = parts.extensions.get::<Patience>() {
+        patience.expect_reading();
+    }
     match pass(&master, parts, body).await {
         Ok(response) => response,
         Err(error) if is_page => page::refused(&error),
@@ -150,6 +154,7 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
             })?;
             let connection = master.services.connect(&service, standing).await?;
             let (stream, permit) = connection.into_parts();
+            may_be_suspended(parts.extensions.get());
             Ok(socket
                 .protocols([streams::ENDS_APART])
                 .max_message_size(MESSAGE_BYTES)
@@ -200,6 +205,14 @@ fn service_token(parts: &Parts) -> Option<String> {
     Some(percent_decode_str(token).decode_utf8().ok()?.into_owned())
 }
 
+/// A shell may be suspended, and a laptop closed, while there is something to send: such a connection counts among those of
+/// its service for as long as it lives.
+fn may_be_suspended(patience: Option<&Patience>) {
+    if let Some(patience) = patience {
+        patience.expect_slow_reading();
+    }
+}
+
 /// Sends a request on, and the answer back; either may be upgraded to a connection of another protocol.
 async fn forward(
     master: &Master,
@@ -216,6 +229,7 @@ async fn forward(
     };
     let upgrade = upgrade_of(&parts.headers);
     let client_side = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+    let patience = parts.extensions.remove::<Patience>();
     outgoing(&mut parts, upgrade.as_ref(), master.tls);
     let (stream, permit) = master
         .services
@@ -238,6 +252,7 @@ async fn forward(
         .map_err(failed)?;
     let switched = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
     if let (true, Some(client_side)) = (switched, client_side) {
+        may_be_suspended(patience.as_ref());
         let service_side = hyper::upgrade::on(&mut answer);
         tokio::spawn(async move {
             let (Ok(client), Ok(service)) = tokio::join!(client_side, service_side) else {
