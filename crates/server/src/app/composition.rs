@@ -37,9 +37,11 @@ use crate::app::reads::tasks::TaskSources;
 use crate::app::reads::trials::TrialSources;
 use crate::app::reload::Reload;
 use crate::app::ssh_keys::LaunchKeys;
+use crate::app::user_counts::UserCounts;
 use crate::app::users::Users;
 use crate::app::{Inner, Master};
 use crate::auth::Auth;
+use crate::connections;
 use crate::in_force::Surroundings;
 use crate::live::Live;
 use crate::master_log::MasterLog;
@@ -141,6 +143,7 @@ impl Groups {
             agent_tokens: places.agent_tokens,
             services: places.services,
             handovers: places.handovers,
+            streams: UserCounts::at_most(connections::streams_of_one()),
             doctor: places.doctor,
             checkpoints: self.checkpoints.checkpoints,
             checkpoint_files: self.checkpoints.files,

@@ -65,7 +65,7 @@ pub mod templates;
 pub mod trials;
 mod turns;
 pub mod unmanaged;
-mod user_counts;
+pub(crate) mod user_counts;
 pub mod users;
 pub(crate) mod wait_reasons;
 pub mod why;
@@ -146,6 +146,8 @@ pub struct Inner {
     pub(crate) projects: projects::Projects,
     /// Configurations that become effective again.
     pub(crate) renewals: renewal::Renewals,
+    /// Streams that users have open, such as followed logs.
+    pub(crate) streams: user_counts::UserCounts,
     /// The services of tasks.
     pub(crate) services: services::Services,
     /// When the services of tasks were last used.

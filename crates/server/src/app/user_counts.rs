@@ -28,6 +28,11 @@ impl UserCounts {
         }
     }
 
+    /// How many there may be of one user.
+    pub(crate) fn most(&self) -> usize {
+        self.most
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<UserId, usize>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::app::reads::events::Events;
 use crate::error::AppResult;
 use crate::http::error::{ApiError, before_stream};
-use crate::http::extract::{Caller, Shutdown, WireQuery};
+use crate::http::extract::{Caller, StreamStart, WireQuery};
 use crate::http::respond::{line, message, stream};
 use crate::http::routes::{Routes, routes};
 
@@ -27,7 +27,7 @@ pub fn routes() -> Routes {
     params(GetEventsQuery), responses((status = 200, body = GetEventsResponse)))]
 async fn get_events(
     Caller(master, actor): Caller,
-    Shutdown(shutdown): Shutdown,
+    streaming: StreamStart,
     WireQuery(query): WireQuery<GetEventsQuery>,
 ) -> Response {
     let follow = query.follow;
@@ -40,7 +40,7 @@ async fn get_events(
         let (out, messages) = mpsc::channel(16);
         // Ends when the stream is dropped.
         tokio::spawn(send_events(events, out));
-        return stream(messages, shutdown).await;
+        return stream(messages, streaming).await;
     }
     match events.page().await {
         Ok(rows) => {

@@ -1,7 +1,6 @@
 //! Extractors for the wire dialect: no content type, empty bodies, nulls, both spellings.
 
 use std::borrow::Cow;
-use std::convert::Infallible;
 use std::str::{FromStr, Utf8Error};
 
 use axum::extract::{FromRequest, FromRequestParts, Request};
@@ -9,12 +8,15 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use det_api_types::wire;
+use det_ids::UserId;
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::Master;
+use crate::app::user_counts::{OfUser, UserCounts};
 use crate::auth::{Access, Accesses, Actor};
+use crate::connections::Patience;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::bodies;
 use crate::http::error::ApiError;
@@ -173,14 +175,47 @@ async fn actor(parts: &Parts, master: &Master) -> Result<Actor, ApiError> {
     }))
 }
 
-/// Cancelled when the master stops: for streams, which end with it.
-pub struct Shutdown(pub CancellationToken);
+/// What a stream needs: it is counted among those of the caller's user, its client may read slowly, and it ends when the
+/// master stops.
+pub struct StreamStart {
+    streams: UserCounts,
+    user_id: UserId,
+    patience: Option<Patience>,
+    shutdown: CancellationToken,
+}
 
-impl FromRequestParts<Master> for Shutdown {
-    type Rejection = Infallible;
+impl FromRequestParts<Master> for StreamStart {
+    type Rejection = ApiError;
 
-    async fn from_request_parts(_: &mut Parts, master: &Master) -> Result<Self, Infallible> {
-        Ok(Self(master.context.shutdown.clone()))
+    async fn from_request_parts(parts: &mut Parts, master: &Master) -> Result<Self, ApiError> {
+        let actor = caller_of(parts, master).await?;
+        Ok(Self {
+            streams: master.streams.clone(),
+            user_id: actor.user().id,
+            patience: parts.extensions.get().cloned(),
+            shutdown: master.context.shutdown.clone(),
+        })
+    }
+}
+
+impl StreamStart {
+    /// Begins: what counts until it is dropped, and what is cancelled when the master stops.
+    pub(crate) fn begin(self) -> AppResult<(OfUser, CancellationToken)> {
+        let Some(counted) = self.streams.take(self.user_id) else {
+            let most = self.streams.most();
+            return Err(AppError::new(
+                ErrorKind::TooMany,
+                format!(
+                    "{most} streams are open for you, and one user has no more at once; followed logs, metrics and \
+                     events are streams"
+                ),
+            )
+            .hint("end some of the commands that follow something, of your tasks as well"));
+        };
+        if let Some(patience) = self.patience {
+            patience.expect_slow_reading();
+        }
+        Ok((counted, self.shutdown))
     }
 }
 

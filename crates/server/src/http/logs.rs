@@ -15,14 +15,13 @@ use det_ids::{LogLevel, LogLineId, LogSource, SpoolId, TaskId, TrialId, Word};
 use det_store::logs::{LogLine, Origin, PackedLines, Packer, pack};
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 use utoipa::ToSchema;
 
 use crate::app::logs::intake::{Outage, SpoolBatch};
 use crate::app::logs::reading::{LineEncoder, LogFields, LogFilter, Reading, Search, Sink};
 use crate::app::reads::logs::Log;
 use crate::error::{AppError, AppResult};
-use crate::http::extract::{Caller, PathId, RawBody, Reporter, Shutdown, WireBody, WireQuery};
+use crate::http::extract::{Caller, PathId, RawBody, Reporter, StreamStart, WireBody, WireQuery};
 use crate::http::respond::{Answer, StreamAnswer, empty, line, message, stream};
 use crate::http::routes::{Routes, routes};
 use crate::http::views;
@@ -374,14 +373,14 @@ fn reading(query: LogsQuery) -> AppResult<(LogFilter, Reading)> {
 async fn stream_log(
     log: Log,
     query: LogsQuery,
-    shutdown: CancellationToken,
+    streaming: StreamStart,
     encode: impl Fn(&TaskId, LogLineId, LogLine) -> AppResult<Bytes> + Send + Sync + 'static,
 ) -> StreamAnswer {
     let (filter, reading) = reading(query)?;
     let (out, messages) = mpsc::channel(MESSAGES);
     // Ends when the log has been sent, or when the stream is dropped.
     tokio::spawn(log.read(filter, reading, LineEncoder::new(encode), out));
-    Ok(stream(messages, shutdown).await)
+    Ok(stream(messages, streaming).await)
 }
 
 /// The log of a task.
@@ -390,12 +389,12 @@ async fn stream_log(
     responses((status = 200, body = TaskLogsResponse)))]
 async fn task_logs(
     Caller(master, actor): Caller,
-    Shutdown(shutdown): Shutdown,
+    streaming: StreamStart,
     Path(task_id): Path<TaskId>,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> StreamAnswer {
     let log = Log::of_task(&master.sources.logs, &actor, task_id).await?;
-    stream_log(log, query, shutdown, |task_id, id, log| {
+    stream_log(log, query, streaming, |task_id, id, log| {
         line(&views::logs::of_task(task_id, id, log))
     })
     .await
@@ -407,12 +406,12 @@ async fn task_logs(
     responses((status = 200, body = TrialLogsResponse)))]
 async fn trial_logs(
     Caller(master, actor): Caller,
-    Shutdown(shutdown): Shutdown,
+    streaming: StreamStart,
     PathId(trial_id): PathId<TrialId>,
     WireQuery(query): WireQuery<LogsQuery>,
 ) -> StreamAnswer {
     let log = Log::of_trial(&master.sources.logs, &actor, trial_id).await?;
-    stream_log(log, query, shutdown, move |_, id, log| {
+    stream_log(log, query, streaming, move |_, id, log| {
         line(&views::logs::of_trial(trial_id, id, log))
     })
     .await
@@ -452,7 +451,7 @@ impl<E: Fn(&LogFields) -> AppResult<Bytes> + Send + Sync> Sink for Fields<E> {
 async fn stream_fields(
     log: Log,
     follow: bool,
-    shutdown: CancellationToken,
+    streaming: StreamStart,
     encode: impl Fn(&LogFields) -> AppResult<Bytes> + Send + Sync + 'static,
 ) -> StreamAnswer {
     let (out, messages) = mpsc::channel(MESSAGES);
@@ -469,7 +468,7 @@ async fn stream_fields(
     };
     // Ends as in `stream_log`.
     tokio::spawn(log.read(LogFilter::default(), reading, sink, out));
-    Ok(stream(messages, shutdown).await)
+    Ok(stream(messages, streaming).await)
 }
 
 fn list<T: Clone, U: From<T>>(values: &std::collections::BTreeSet<T>) -> Vec<U> {
@@ -482,12 +481,12 @@ fn list<T: Clone, U: From<T>>(values: &std::collections::BTreeSet<T>) -> Vec<U> 
     responses((status = 200, body = TaskLogsFieldsResponse)))]
 async fn task_logs_fields(
     Caller(master, actor): Caller,
-    Shutdown(shutdown): Shutdown,
+    streaming: StreamStart,
     Path(task_id): Path<TaskId>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> StreamAnswer {
     let log = Log::of_task(&master.sources.logs, &actor, task_id).await?;
-    stream_fields(log, query.follow, shutdown, |fields| {
+    stream_fields(log, query.follow, streaming, |fields| {
         line(&TaskLogsFieldsResponse {
             allocation_ids: list(&fields.allocation_ids),
             agent_ids: list(&fields.agent_ids),
@@ -506,12 +505,12 @@ async fn task_logs_fields(
     responses((status = 200, body = TrialLogsFieldsResponse)))]
 async fn trial_logs_fields(
     Caller(master, actor): Caller,
-    Shutdown(shutdown): Shutdown,
+    streaming: StreamStart,
     PathId(trial_id): PathId<TrialId>,
     WireQuery(query): WireQuery<LogFieldsQuery>,
 ) -> StreamAnswer {
     let log = Log::of_trial(&master.sources.logs, &actor, trial_id).await?;
-    stream_fields(log, query.follow, shutdown, |fields| {
+    stream_fields(log, query.follow, streaming, |fields| {
         line(&TrialLogsFieldsResponse {
             agent_ids: list(&fields.agent_ids),
             container_ids: list(&fields.container_ids),

@@ -24,7 +24,7 @@ use crate::app::reads::master_log::Entries;
 use crate::app::reload::{LogPatch, Mode, ReloadCaller};
 use crate::app::{API_VERSION, Master, reads};
 use crate::error::{AppError, AppResult};
-use crate::http::extract::{Caller, Shutdown, WireBody, WireQuery};
+use crate::http::extract::{Caller, StreamStart, WireBody, WireQuery};
 use crate::http::respond::{Answer, StreamAnswer, empty, line, message, stream};
 use crate::http::routes::{Routes, routes};
 use crate::http::views;
@@ -248,14 +248,14 @@ async fn get_cluster_message(Caller(_master, actor): Caller) -> Answer {
     params(MasterLogsQuery), responses((status = 200, body = MasterLogsResponse, content_type = "application/json")))]
 async fn master_logs(
     Caller(master, actor): Caller,
-    Shutdown(shutdown): Shutdown,
+    streaming: StreamStart,
     WireQuery(query): WireQuery<MasterLogsQuery>,
 ) -> StreamAnswer {
     let entries = Entries::open(&master.sources.master, &actor, &query).await?;
     let (out, messages) = mpsc::channel(16);
     // Ends when the log has been sent, or when the stream is dropped.
     tokio::spawn(send_log(entries, out));
-    Ok(stream(messages, shutdown).await)
+    Ok(stream(messages, streaming).await)
 }
 
 async fn send_log(mut entries: Entries, out: mpsc::Sender<AppResult<Bytes>>) {

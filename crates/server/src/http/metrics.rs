@@ -11,14 +11,13 @@ use det_api_types::wire::Timestamp;
 use det_ids::{ReportId, TrialId};
 use det_store::metrics::StoredReport;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use crate::app::metrics::stream::{Reports, Source};
 use crate::app::metrics::{Report, TRAINING, VALIDATION};
 use crate::app::reads;
 use crate::error::AppResult;
 use crate::http::answers::send_in_time;
-use crate::http::extract::{Caller, PathId, RawBody, Reporter, Shutdown, WireQuery};
+use crate::http::extract::{Caller, PathId, RawBody, Reporter, StreamStart, WireQuery};
 use crate::http::respond::{self, Answer, StreamAnswer, empty};
 use crate::http::routes::{Routes, routes};
 use crate::http::views::trials::metrics_document;
@@ -73,13 +72,13 @@ fn report(trial_id: TrialId, incoming: IncomingReport) -> Report {
     params(GetMetricsQuery), responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_metrics(
     Caller(master, actor): Caller,
-    Shutdown(shutdown): Shutdown,
+    streaming: StreamStart,
     WireQuery(query): WireQuery<GetMetricsQuery>,
 ) -> StreamAnswer {
     let group = Some(query.group).filter(|group| !group.is_empty());
     let reports =
         reads::metrics::reports(&master.sources.metrics, &actor, query.trial_ids, group).await?;
-    Ok(stream(reports, shutdown).await)
+    Ok(stream(reports, streaming).await)
 }
 
 /// Training reports of trials.
@@ -88,13 +87,13 @@ async fn get_metrics(
     responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_training_metrics(
     Caller(master, actor): Caller,
-    Shutdown(shutdown): Shutdown,
+    streaming: StreamStart,
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
 ) -> StreamAnswer {
     let group = Some(TRAINING.to_owned());
     let reports =
         reads::metrics::reports(&master.sources.metrics, &actor, query.trial_ids, group).await?;
-    Ok(stream(reports, shutdown).await)
+    Ok(stream(reports, streaming).await)
 }
 
 /// Validation reports of trials.
@@ -103,16 +102,16 @@ async fn get_training_metrics(
     responses((status = 200, body = MetricsChunk, description = "a stream of messages")))]
 async fn get_validation_metrics(
     Caller(master, actor): Caller,
-    Shutdown(shutdown): Shutdown,
+    streaming: StreamStart,
     WireQuery(query): WireQuery<GetTrialMetricsQuery>,
 ) -> StreamAnswer {
     let group = Some(VALIDATION.to_owned());
     let reports =
         reads::metrics::reports(&master.sources.metrics, &actor, query.trial_ids, group).await?;
-    Ok(stream(reports, shutdown).await)
+    Ok(stream(reports, streaming).await)
 }
 
-async fn stream(reports: Reports, shutdown: CancellationToken) -> Response {
+async fn stream(reports: Reports, streaming: StreamStart) -> Response {
     let (sender, receiver) = mpsc::channel(MESSAGES);
     // Ends by itself when all is sent, or when the receiver has gone.
     tokio::spawn(async move {
@@ -121,7 +120,7 @@ async fn stream(reports: Reports, shutdown: CancellationToken) -> Response {
             let _ = sender.send(Err(error)).await;
         }
     });
-    respond::stream(receiver, shutdown).await
+    respond::stream(receiver, streaming).await
 }
 
 /// Sends message after message until the end, or until the receiver has gone.

@@ -15,7 +15,6 @@ use det_api_types::profiler::{
 use det_api_types::wire::{Float, Object, Timestamp};
 use det_ids::{TaskId, TrialId};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use crate::app::metrics::stored_series::FoundSeries;
 use crate::app::metrics::system::{
@@ -25,7 +24,7 @@ use crate::app::reads::profiler::{Profiler, SeriesFilter};
 use crate::app::reads::task_metrics;
 use crate::error::{AppError, AppResult};
 use crate::http::answers::send_in_time;
-use crate::http::extract::{Caller, PathId, Reporter, Shutdown, WireBody, WireQuery};
+use crate::http::extract::{Caller, PathId, Reporter, StreamStart, WireBody, WireQuery};
 use crate::http::respond::{self, Answer, StreamAnswer, empty, message};
 use crate::http::routes::{Routes, routes};
 
@@ -197,7 +196,7 @@ fn filter(labels: ProfilerSeriesFilter) -> SeriesFilter {
 async fn get_trial_profiler_metrics(
     Caller(master, actor): Caller,
     PathId(trial_id): PathId<TrialId>,
-    Shutdown(shutdown): Shutdown,
+    streaming: StreamStart,
     WireQuery(query): WireQuery<GetTrialProfilerMetricsQuery>,
 ) -> StreamAnswer {
     let filter = filter(query.labels);
@@ -209,7 +208,7 @@ async fn get_trial_profiler_metrics(
         query.follow,
     )
     .await?;
-    Ok(stream(shutdown, move |out| async move {
+    Ok(stream(streaming, move |out| async move {
         loop {
             let found = profiler.next_readings().await?;
             if found.is_empty() {
@@ -240,13 +239,13 @@ async fn get_trial_profiler_metrics(
 async fn get_trial_profiler_available_series(
     Caller(master, actor): Caller,
     PathId(trial_id): PathId<TrialId>,
-    Shutdown(shutdown): Shutdown,
+    streaming: StreamStart,
     WireQuery(query): WireQuery<GetTrialProfilerAvailableSeriesQuery>,
 ) -> StreamAnswer {
     let any = SeriesFilter::default();
     let mut profiler =
         Profiler::open(&master.sources.metrics, &actor, trial_id, any, query.follow).await?;
-    Ok(stream(shutdown, move |out| async move {
+    Ok(stream(streaming, move |out| async move {
         let mut found = FoundSeries::default();
         let mut sent = None;
         loop {
@@ -270,7 +269,7 @@ async fn get_trial_profiler_available_series(
 }
 
 /// Streams what `send` sends; it is dropped when the client has gone.
-async fn stream<S, F>(shutdown: CancellationToken, send: S) -> Response
+async fn stream<S, F>(streaming: StreamStart, send: S) -> Response
 where
     S: FnOnce(mpsc::Sender<AppResult<Bytes>>) -> F + Send + 'static,
     F: Future<Output = AppResult<()>> + Send + 'static,
@@ -286,5 +285,5 @@ where
             let _ = sender.send(Err(error)).await;
         }
     });
-    respond::stream(receiver, shutdown).await
+    respond::stream(receiver, streaming).await
 }

@@ -10,12 +10,12 @@ use futures::StreamExt;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use crate::error::AppResult;
 use crate::error::{AppError, ErrorKind};
 use crate::http::answers::SharedAnswer;
 use crate::http::error::{ApiError, StreamError, before_stream, stream_line};
+use crate::http::extract::StreamStart;
 
 /// Result of a handler.
 pub type Answer = Result<Response, ApiError>;
@@ -62,11 +62,16 @@ pub fn empty() -> Answer {
 }
 
 /// A stream of messages, one JSON object a line, each flushed as it comes. `messages` yields encoded lines (see
-/// [`line()`]) or the error that ends the stream. Waits for the first message, so that an early failure has its status.
+/// [`line()`]) or the error that ends the stream. Waits for the first message, so that an early failure has its status. Is
+/// refused where the caller's user has as many streams as there may be.
 pub async fn stream(
     mut messages: mpsc::Receiver<AppResult<Bytes>>,
-    shutdown: CancellationToken,
+    streaming: StreamStart,
 ) -> Response {
+    let (counted, shutdown) = match streaming.begin() {
+        Ok(begun) => begun,
+        Err(error) => return before_stream(error),
+    };
     let first = tokio::select! {
         // A follower of something silent gets its headers at once.
         biased;
@@ -78,11 +83,11 @@ pub async fn stream(
         Some(Ok(line)) => line,
         None => Bytes::new(),
     };
-    let rest = futures::stream::unfold(Some((messages, shutdown)), |state| async move {
-        let (mut messages, shutdown) = state?;
+    let rest = futures::stream::unfold(Some((messages, shutdown, counted)), |state| async move {
+        let (mut messages, shutdown, counted) = state?;
         tokio::select! {
             message = messages.recv() => match message? {
-                Ok(line) => Some((line, Some((messages, shutdown)))),
+                Ok(line) => Some((line, Some((messages, shutdown, counted)))),
                 Err(error) => Some((Bytes::from(stream_line(&error)), None)),
             },
             () = shutdown.cancelled() => {

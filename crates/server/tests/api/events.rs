@@ -3,7 +3,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::support::Cluster;
+use crate::support::{Cluster, within};
 
 #[tokio::test]
 async fn events_are_paged_by_place_and_filtered_by_subject() {
@@ -102,5 +102,40 @@ async fn tasks_do_not_read_events() {
         .client()
         .assert_needs_token(Method::GET, "/api/v1/events")
         .await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn the_streams_of_one_user_are_limited_and_those_of_others_are_not() {
+    let cluster = Cluster::start().await;
+    let (admin, other) = (cluster.admin().await, cluster.determined().await);
+    let path = "/api/v1/events?follow=true&after=9223372036854775807";
+    let mut streams = Vec::new();
+    let mut refused = Vec::new();
+    while refused.is_empty() {
+        let more = (0..64).map(|_| admin.send(Method::GET, path, None));
+        let more = futures::future::join_all(more).await;
+        let (open, others): (Vec<_>, Vec<_>) =
+            more.into_iter().partition(|one| one.status() == 200);
+        streams.extend(open);
+        refused = others;
+        assert!(streams.len() <= 512, "there is a limit");
+    }
+    let refused = refused.pop().unwrap();
+    assert_eq!(refused.status(), 429);
+    let sentence = refused.text().await.unwrap();
+    let most = format!("{} streams are open for you", streams.len());
+    assert!(sentence.contains(&most), "{sentence}");
+    // Whatever is no stream is answered, and another user has streams of his own.
+    admin.get("/api/v1/events?limit=1").await.ok();
+    assert_eq!(other.send(Method::GET, path, None).await.status(), 200);
+    streams.pop();
+    let freed = async {
+        while admin.send(Method::GET, path, None).await.status() != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    within("a place of the stream that ended", freed).await;
+    drop(streams);
     cluster.stop().await;
 }
