@@ -55,6 +55,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Set-Cookie", "auth=stolen")
+        self.send_header("Set-Cookie", "gradio=everywhere; Path=/; Domain=localhost")
         self.end_headers()
         self.wfile.write(body)
     def socket(self):
@@ -264,6 +265,25 @@ def test_pages_before_others_than_the_owner_have_no_origin(services: tuple[Clust
         assert found is not None and found.startswith("sandbox ") and "same-origin" not in found
 
 
+def cookies_set(cluster: Cluster, path: str, sent: str) -> tuple[list[str], str | None]:
+    """The cookies that an answer sets, and those that reached the service."""
+    request = urllib.request.Request(cluster.url + path, headers={"Cookie": sent})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        headers = {name.lower(): value for name, value in json.loads(answer.read())["headers"].items()}
+        return answer.headers.get_all("Set-Cookie") or [], headers.get("cookie")
+
+
+def test_a_cookie_of_a_service_is_for_this_service_and_its_owner(services: tuple[Cluster, str]) -> None:
+    cluster, id = services
+    owner = f"auth={cluster.token('determined')}; own=1"
+    for name in (id, f"{id}:{OPEN}", f"{id}%3A{OPEN}"):
+        assert cookies_set(cluster, f"/proxy/{name}/deep/er", owner) == ([f"gradio=everywhere; Path=/proxy/{name}/"], "own=1")
+    admin = f"auth={cluster.token('admin', '')}; own=1"
+    for sent in (admin, "own=1"):
+        assert cookies_set(cluster, f"/proxy/{id}:{OPEN}/", sent) == ([], None)
+    assert cookies_set(cluster, f"/proxy/{id}/", admin) == ([], None)
+
+
 def test_a_port_that_is_another_programs_is_not_reached(services: tuple[Cluster, str]) -> None:
     # The master's own: through the agent it would take the request for one from its own machine.
     cluster, id = services
@@ -353,6 +373,8 @@ def test_browsers_get_services_at_a_host_of_their_own() -> None:
         assert seen["path"] == path and "cookie" not in {name.lower() for name in seen["headers"]}
         assert browser.open("services.localhost", "/api/v1/me")[0] == 421
         assert browser.open("services.localhost", f"/proxy/{id}/more")[0] == 200
+        of_service = {root for (_, root, name) in browser.cookies if name == "gradio"}
+        assert of_service == {f"/proxy/{id}/"}
         # Programs with a token go on as before, and so do those that bring nothing to a port that asks for nothing.
         assert json.loads(cluster.raw("GET", f"/proxy/{id}/"))["path"] == f"/proxy/{id}/"
         connection, head, rest = upgraded(cluster, f"/proxy/{id}:{ports[1]}/")

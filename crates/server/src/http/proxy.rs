@@ -2,12 +2,15 @@
 //! `docs/contract/http-api.md`, "Services".
 //!
 //! A service gets a request as it came, its path included: programs behind the proxy are started with this path as their
-//! base. What is the master's stays here: its session cookie and its tokens. An answer may set nothing for the rest of this
-//! origin, where the API is; and pages that are shown to others than the task's owner are put into an origin of their own,
-//! where their scripts can do nothing with the session of the user who looks at them. With a host of services
-//! (`host`) browsers see no page of a service in the origin of the API at all.
+//! base. What is the master's stays here: its cookies and its tokens. The headers of an answer set nothing for the rest of
+//! this origin, where the API and other services are: cookies are for the paths of the service that sets them, and none pass
+//! between a service and the browsers of others than its owner (`cookies`). Scripts of a page are held to no path, so pages
+//! that are shown to others than the owner are put into an origin of their own, where their scripts can do nothing with the
+//! session of the user who looks at them. With a host of services (`host`) browsers see no page of a service in the origin
+//! of the API at all.
 
 mod browser;
+mod cookies;
 pub(crate) mod host;
 mod streams;
 
@@ -18,8 +21,8 @@ use axum::body::Body;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderName,
-    SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Version};
@@ -40,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::Master;
 use crate::app::idle::InUse;
 use crate::app::reach::PortStream;
-use crate::app::services::{Caller, ConnectionPermit, Protocol, Right, Service};
+use crate::app::services::{ConnectionPermit, Protocol, Right, Service};
 use crate::auth::{Access, Ends};
 use crate::connections::Patience;
 use crate::error::{AppError, AppResult, ErrorKind};
@@ -50,6 +53,7 @@ use crate::http::page;
 use crate::http::tokens;
 
 use self::browser::is_page;
+use self::cookies::Audience;
 use self::host::{RequestHost, Visit};
 
 /// The path below which services are, with the name of the service first.
@@ -129,11 +133,7 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
     // The token of a notebook is for programs. In a browser it would let the sender of an address put pages of
     // his own into the origin of the API.
     let key = service_token(&parts).filter(|_| !is_page(&parts));
-    let Right {
-        is_own,
-        access,
-        standing,
-    } = match master.services.right(&service, caller, key.as_deref()) {
+    let right = match master.services.right(&service, caller, key.as_deref()) {
         Err(error)
             if error.kind == ErrorKind::Unauthenticated
                 && is_page(&parts)
@@ -152,7 +152,8 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
                     service.name
                 ))
             })?;
-            let connection = master.services.connect(&service, standing).await?;
+            let connection = master.services.connect(&service, right.standing).await?;
+            let access = right.access;
             let (stream, permit) = connection.into_parts();
             may_be_suspended(parts.extensions.get());
             Ok(socket
@@ -169,7 +170,8 @@ async fn pass(master: &Master, mut parts: Parts, body: Body) -> AppResult<Respon
         }
         Protocol::Http => {
             let in_use = master.idle.begin(service.task_id());
-            let mut answer = forward(master, &service, (access, standing), parts, body).await?;
+            let is_own = right.is_own;
+            let mut answer = forward(master, &service, right, parts, body).await?;
             if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
                 // An open web socket is no sign of use: a forgotten page has one, too.
                 answer = answer.map(|body| until_its_end(body, in_use));
@@ -217,10 +219,11 @@ fn may_be_suspended(patience: Option<&Patience>) {
 async fn forward(
     master: &Master,
     service: &Service,
-    (access, standing): (Option<Access>, Caller),
+    right: Right,
     mut parts: Parts,
     body: Body,
 ) -> AppResult<Response> {
+    let access = right.access;
     let failed = |error: hyper::Error| {
         AppError::new(
             ErrorKind::Unreachable,
@@ -230,10 +233,17 @@ async fn forward(
     let upgrade = upgrade_of(&parts.headers);
     let client_side = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     let patience = parts.extensions.remove::<Patience>();
+    let path = parts.uri.path().to_owned();
+    let audience = if right.is_own {
+        Audience::Owner(&path)
+    } else {
+        Audience::Others
+    };
     outgoing(&mut parts, upgrade.as_ref(), master.tls);
+    cookies::send(&mut parts.headers, audience);
     let (stream, permit) = master
         .services
-        .connect(service, standing)
+        .connect(service, right.standing)
         .await?
         .into_parts();
     parts.version = Version::HTTP_11;
@@ -272,6 +282,7 @@ async fn forward(
         &mut parts.headers,
         switched.then_some(upgrade).flatten().as_ref(),
     );
+    cookies::confine(&mut parts.headers, &service.name, audience);
     Ok(Response::from_parts(parts, Body::new(body)))
 }
 
@@ -391,18 +402,6 @@ fn outgoing(parts: &mut Parts, upgrade: Option<&HeaderValue>, is_tls: bool) {
         headers.remove(AUTHORIZATION);
     }
     headers.remove("Grpc-Metadata-x-allocation-token");
-    let cookies: Vec<HeaderValue> = headers
-        .get_all(COOKIE)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .map(without_session)
-        .filter(|text| !text.is_empty())
-        .filter_map(|text| HeaderValue::try_from(text).ok())
-        .collect();
-    headers.remove(COOKIE);
-    for cookie in cookies {
-        headers.append(COOKIE, cookie);
-    }
     if let Some(ends) = parts.extensions.get::<Ends>()
         && let Ok(address) = HeaderValue::try_from(ends.client.ip().to_canonical().to_string())
     {
@@ -416,34 +415,11 @@ fn outgoing(parts: &mut Parts, upgrade: Option<&HeaderValue>, is_tls: bool) {
     }
 }
 
-/// Cookies without those that are for the master.
-fn without_session(cookies: &str) -> String {
-    let kept: Vec<&str> = cookies
-        .split(';')
-        .map(str::trim)
-        .filter(|pair| !pair.is_empty())
-        .filter(|pair| !tokens::is_masters_cookie(pair.split('=').next().unwrap_or_default()))
-        .collect();
-    kept.join("; ")
-}
-
 /// Makes an answer of a service one of this origin.
 fn incoming(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) {
     without_connection(headers, upgrade);
     for name in &OF_THE_ORIGIN {
         headers.remove(name);
-    }
-    let cookies: Vec<HeaderValue> = headers.get_all(SET_COOKIE).iter().cloned().collect();
-    headers.remove(SET_COOKIE);
-    for cookie in cookies {
-        let name = cookie.as_bytes().split(|byte| *byte == b'=').next();
-        // Without a name, or without a sign after it, what follows could be taken for a name.
-        let named = cookie.as_bytes().contains(&b'=');
-        let name = name.map_or(&b""[..], |name| name.trim_ascii());
-        let is_masters = tokens::is_masters_cookie(&String::from_utf8_lossy(name));
-        if named && !name.is_empty() && !is_masters {
-            headers.append(SET_COOKIE, cookie);
-        }
     }
 }
 
@@ -466,30 +442,18 @@ mod tests {
     }
 
     #[test]
-    fn a_service_gets_neither_tokens_nor_the_session() {
+    fn a_service_gets_no_tokens() {
         let mut parts = request(&[
             ("host", "det.example:8080"),
             ("authorization", "Bearer session"),
             ("grpc-metadata-x-allocation-token", "Bearer task"),
-            (
-                "cookie",
-                "auth=session; _xsrf=1; det-services=c; det-services-mark=m",
-            ),
-            ("cookie", "auth=again"),
             ("x-own", "1"),
         ]);
         outgoing(&mut parts, None, true);
         assert_eq!(
             names(&parts.headers),
-            [
-                "cookie",
-                "host",
-                "x-forwarded-host",
-                "x-forwarded-proto",
-                "x-own"
-            ]
+            ["host", "x-forwarded-host", "x-forwarded-proto", "x-own"]
         );
-        assert_eq!(parts.headers[COOKIE], "_xsrf=1");
         assert_eq!(parts.headers["x-forwarded-proto"], "https");
         assert_eq!(parts.uri, "/proxy/t/api?x=1");
         // A program's own scheme is for the program.
@@ -548,11 +512,6 @@ mod tests {
     fn an_answer_sets_nothing_for_the_whole_origin() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
-            ("set-cookie", "auth=stolen; Path=/"),
-            ("set-cookie", "det-services=stolen; Path=/proxy/other/"),
-            ("set-cookie", "DET-services-mark=known; Path=/"),
-            ("set-cookie", "__secure-det-services=stolen; Secure"),
-            ("set-cookie", "_xsrf=1; Path=/proxy/t/"),
             ("service-worker-allowed", "/"),
             ("clear-site-data", "\"*\""),
             ("content-type", "text/html"),
@@ -560,8 +519,7 @@ mod tests {
             headers.append(name, value.parse().unwrap());
         }
         incoming(&mut headers, None);
-        assert_eq!(names(&headers), ["content-type", "set-cookie"]);
-        assert_eq!(headers[SET_COOKIE], "_xsrf=1; Path=/proxy/t/");
+        assert_eq!(names(&headers), ["content-type"]);
     }
 
     #[test]
