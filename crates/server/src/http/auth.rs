@@ -19,6 +19,7 @@ use crate::auth::Ends;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::{Caller, WireBody, WireQuery};
+use crate::http::origin::is_from_foreign_page;
 use crate::http::respond::{Answer, empty, message};
 use crate::http::routes::{Routes, routes};
 use crate::http::tokens::session_token;
@@ -54,26 +55,37 @@ fn with_cookie(mut response: Response, cookie: HeaderValue) -> Response {
     response
 }
 
+/// Lets the browser use a new session, unless a page of another site logs in: that page gets the token alone.
+fn with_session(
+    response: Response,
+    tls: bool,
+    token: &str,
+    headers: &HeaderMap,
+) -> Result<Response, ApiError> {
+    if is_from_foreign_page(headers) {
+        return Ok(response);
+    }
+    Ok(with_cookie(response, session_cookie(tls, Some(token))?))
+}
+
 /// Starts a session.
 #[utoipa::path(post, path = "/api/v1/auth/login", operation_id = "Login", tag = "auth", security(()),
     request_body = LoginRequest, responses((status = 200, body = LoginResponse)))]
 async fn login(
     State(master): State<Master>,
     Extension(ends): Extension<Ends>,
+    headers: HeaderMap,
     WireBody(body): WireBody<LoginRequest>,
 ) -> Answer {
     let (token, user) = master
         .auth
         .login(&body.username, &body.password.0, body.is_hashed, ends)
         .await?;
-    let set = session_cookie(master.tls, Some(&token))?;
-    Ok(with_cookie(
-        message(&LoginResponse {
-            token: Secret(token),
-            user: views::users::user(&user),
-        })?,
-        set,
-    ))
+    let response = message(&LoginResponse {
+        token: Secret(token.clone()),
+        user: views::users::user(&user),
+    })?;
+    with_session(response, master.tls, &token, &headers)
 }
 
 /// Ends the session that the request comes with.
@@ -180,6 +192,7 @@ async fn plain_login(
     State(master): State<Master>,
     Extension(ends): Extension<Ends>,
     WireQuery(query): WireQuery<PlainLoginQuery>,
+    headers: HeaderMap,
     WireBody(body): WireBody<PlainLogin>,
 ) -> Response {
     let answer = async {
@@ -193,15 +206,14 @@ async fn plain_login(
                 }
                 error
             })?;
-        let set = session_cookie(master.tls, query.cookie.then_some(token.as_str()))?;
         let response = message(&PlainToken {
-            token: Secret(token),
+            token: Secret(token.clone()),
         })?;
-        Ok(if query.cookie {
-            with_cookie(response, set)
+        if query.cookie {
+            with_session(response, master.tls, &token, &headers)
         } else {
-            response
-        })
+            Ok(response)
+        }
     };
     answer.await.unwrap_or_else(plain)
 }

@@ -9,7 +9,8 @@
 //! - *Cross-site request forgery*: a page sends a form or a script's request to this master, and the browser adds the
 //!   cookie. Requests that change something are refused if another page's script or form sent them, unless they carry a
 //!   token in a header, which no page can add without `enable_cors`; and a cookie alone counts for nothing in them
-//!   without the browser's word that the page is this master's own.
+//!   without the browser's word that the page is this master's own. Nor does a foreign page log the browser in: its
+//!   request may have a token in the answer with `enable_cors`, and no cookie.
 //!
 //! Browsers send the origin of a request in `Sec-Fetch-Site` (Fetch Metadata Request Headers, W3C) and `Origin`
 //! (RFC 6454). Clients that are no browsers send neither.
@@ -148,6 +149,12 @@ enum Sender {
     Foreign,
     /// Without these headers: sent by no browser, or by one from before them.
     Unknown,
+}
+
+/// Whether a page of another site had the browser send this request. Its answer sets no cookie: it would make the browser act
+/// in a session that the page has chosen.
+pub(crate) fn is_from_foreign_page(headers: &HeaderMap) -> bool {
+    sender(headers) == Sender::Foreign
 }
 
 fn sender(headers: &HeaderMap) -> Sender {

@@ -104,3 +104,38 @@ async fn a_cookie_counts_only_for_pages_of_this_master() {
     );
     cluster.stop().await;
 }
+
+/// With `enable_cors` pages of other sites log users in for a token. A form of such a page, which needs no permission of the
+/// browser, must not make the browser another user's: no login of theirs sets a cookie.
+#[tokio::test]
+async fn a_page_of_another_site_gets_a_token_and_leaves_no_session_in_the_browser() {
+    let cluster = Cluster::start_with(&[("enable_cors", "true")]).await;
+    let client = cluster.client();
+    let login = json!({"username": "admin", "password": "", "isHashed": true});
+    let logins = ["/api/v1/auth/login", "/login?cookie=true"];
+    for (header, value) in [
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Site", "same-site"),
+        ("Origin", "http://127.0.0.1:1"),
+        ("Origin", "null"),
+    ] {
+        let page = client.and(header, value);
+        for path in logins {
+            let answer = page.post(path, login.clone()).await;
+            assert!(answer.ok()["token"].is_string(), "{path} {value}");
+            assert!(
+                !answer.headers.contains_key("set-cookie"),
+                "{path} {header}: {value}"
+            );
+        }
+        let answer = page.post("/det/login", json!({})).await;
+        assert_eq!(answer.status, 403, "{value}");
+        assert!(!answer.headers.contains_key("set-cookie"));
+    }
+    let own = client.and("Sec-Fetch-Site", "same-origin");
+    for path in logins {
+        let answer = own.post(path, login.clone()).await;
+        assert!(answer.headers.contains_key("set-cookie"), "{path}");
+    }
+    cluster.stop().await;
+}

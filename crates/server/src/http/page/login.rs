@@ -4,17 +4,18 @@ use axum::Extension;
 use axum::extract::{Query, State};
 use axum::http::header::{LOCATION, SET_COOKIE};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 
 use crate::app::Master;
 use crate::auth::Ends;
-use crate::error::{AppError, AppResult};
+use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::auth::session_cookie;
 use crate::http::error::{ApiError, status_of};
 use crate::http::extract::RawBody;
+use crate::http::origin::is_from_foreign_page;
 use crate::http::page::{answer, escape, layout};
 
 /// Path of the page.
@@ -54,8 +55,13 @@ pub(crate) async fn show(Query(back): Query<ReturnTo>) -> Response {
 pub(crate) async fn submit(
     State(master): State<Master>,
     Extension(ends): Extension<Ends>,
+    headers: HeaderMap,
     body: RawBody,
 ) -> Response {
+    if is_from_foreign_page(&headers) {
+        let message = "forbidden: the form of this page was sent by a page of another site";
+        return ApiError(AppError::new(ErrorKind::Forbidden, message)).into_response();
+    }
     let read = |body: &[u8]| {
         let invalid = |error| {
             ApiError(AppError::invalid(format!(
