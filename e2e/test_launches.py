@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
+import os
 import pathlib
+import pty
 import re
 import signal
+import subprocess
 
 import pytest
 
@@ -124,6 +128,37 @@ def test_a_command_is_found_changed_and_killed(up: Cluster) -> None:
     assert again.out == "" and "has ended already (it was killed by determined)" in again.err
     assert up.run_det("cmd", "describe", task, "--json").json()["exitCode"] is None
     assert up.run_det("cmd", "kill", "no-such", check=False).code == 1
+
+
+def at_terminal(cluster: Cluster, *words: str) -> bytes:
+    """What a terminal is sent by our client."""
+    ours, its = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        argv = [str(cluster.det), *words]
+        with os.fdopen(its, "wb") as terminal:
+            process = subprocess.Popen(argv, stdin=terminal, stdout=terminal, stderr=terminal, env=cluster.client_environment())
+        seen = b""
+        # The end of a terminal without a process is an error of the read.
+        with contextlib.suppress(OSError):
+            while part := screen.read(1 << 16):
+                seen += part
+    assert process.wait(timeout=30) == 0, seen
+    return seen
+
+
+def test_the_words_of_others_give_a_terminal_no_commands(up: Cluster) -> None:
+    print_them = r"printf '\033]0;title\007\033[2J\033[31mred\033[0m\n'; echo done"
+    config = up.write_config({"description": "a\x1b]52;c;bmV3\x07b"})
+    [task] = up.run_det("cmd", "run", "-d", "--config-file", config, print_them).out.split()
+    up.wait_task_printed(task, "done")
+    assert "\x1b]0;title\x07\x1b[2J\x1b[31mred\x1b[0m\n" in up.run_det("cmd", "logs", task).out
+    seen = at_terminal(up, "cmd", "logs", task)
+    assert b"\\x1b]0;title\\x07\\x1b[2J\x1b[31mred\x1b[0m\r\n" in seen
+    for form in ([], ["--csv"], ["--json"]):
+        seen = at_terminal(up, "cmd", "list", *form)
+        assert b"]52;c;bmV3" in seen and b"\x1b" not in seen and b"\x07" not in seen, seen
+    [row] = [row for row in rows(up.run_det("cmd", "list", "--csv").out) if row["id"] == task]
+    assert row["description"] == "a\x1b]52;c;bmV3\x07b"
 
 
 def test_following_ends_with_a_kill_or_ctrl_c(up: Cluster) -> None:

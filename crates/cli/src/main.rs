@@ -4,7 +4,7 @@
 //! a file under [`commands`] for each group of the client's commands, and [`up`], [`master`] and [`agent`] for the
 //! long-running processes. Below them, [`context::Context`] has what a command needs to reach a master, and [`paging`],
 //! [`table`] and [`values`] the flags and forms of lists. At the bottom, [`output`] writes data to standard output and
-//! everything else to standard error, and [`error`] has the errors and exit codes. The arguments of a command are defined
+//! everything else to standard error, with what a terminal would obey made [`printable`], and [`error`] has the errors and exit codes. The arguments of a command are defined
 //! where they are used.
 
 mod agent;
@@ -18,6 +18,7 @@ mod master;
 mod model_files;
 mod output;
 mod paging;
+mod printable;
 mod private_files;
 mod process_log;
 mod prompt;

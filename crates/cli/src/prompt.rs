@@ -9,11 +9,12 @@ use det_client::Secret;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
 
 use crate::error::CliError;
+use crate::printable::printable;
 
 /// Asks for a line on standard error and reads it from standard input.
 pub(crate) fn line(question: &str) -> io::Result<String> {
     let mut err = io::stderr().lock();
-    write!(err, "{question}")?;
+    write!(err, "{}", printable(question))?;
     err.flush()?;
     read_line()
 }

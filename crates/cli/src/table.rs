@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::error::CliError;
 use crate::output;
+use crate::printable::printable;
 
 /// The output format of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +87,8 @@ impl Listing {
             .load_style(STYLE)
             // Cells are never wrapped: an id in two lines cannot be copied.
             .set_content_arrangement(ContentArrangement::Disabled)
-            .set_header(&self.headers)
-            .add_rows(&self.rows);
+            .set_header(shown(&self.headers))
+            .add_rows(self.rows.iter().map(|row| shown(row)));
         table.trim_fmt()
     }
 
@@ -110,7 +111,7 @@ impl Listing {
     pub(crate) fn print(&self, format: Format, objects: &impl Serialize) -> Result<(), CliError> {
         match format {
             Format::Table => output::line(self.to_table()),
-            Format::Csv => output::write(self.to_csv()),
+            Format::Csv => output::for_programs(self.to_csv()),
             Format::Json => output::json(objects),
         }
     }
@@ -119,6 +120,11 @@ impl Listing {
     pub(crate) fn save(&self, path: &Path) -> Result<(), CliError> {
         fs::write(path, self.to_csv()).map_err(|error| CliError::file("write", path, &error))
     }
+}
+
+/// Cells as a terminal shows them, so that columns are as wide as that.
+fn shown(cells: &[String]) -> impl Iterator<Item = String> {
+    cells.iter().map(|cell| printable(cell))
 }
 
 fn push_cell(text: &mut String, cell: &str) {
@@ -154,6 +160,15 @@ mod tests {
             ]
             .join("\n")
         );
+    }
+
+    #[test]
+    fn a_name_gives_the_terminal_no_commands() {
+        let mut listing = Listing::new(["ID", "Name"]);
+        listing.push(["1".to_owned(), "a\u{1b}]0;title\u{7}".to_owned()]);
+        let table = listing.to_table();
+        assert!(table.ends_with(" 1  | a\\x1b]0;title\\x07"), "{table:?}");
+        assert!(table.contains("+-------------------"), "{table:?}");
     }
 
     #[test]

@@ -17,5 +17,5 @@ pub(crate) struct CompletionArgs {
 pub(crate) fn run(args: &CompletionArgs, det: &mut Command) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, det, "det", &mut script);
-    output::write(String::from_utf8_lossy(&script))
+    output::for_programs(String::from_utf8_lossy(&script))
 }

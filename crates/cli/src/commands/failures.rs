@@ -3,12 +3,13 @@
 use det_client::{Client, ClientError, Query, api_path};
 use serde_json::Value;
 
+use crate::printable::without_colours;
 use crate::values::{items, text};
 
 /// A sentence about a failure, and below it the last lines of the code that failed, where there are any which the sentence
 /// does not have yet.
 pub(crate) fn with_last_lines(sentence: &str, last_lines: &Value) -> String {
-    let sentence = plain(sentence);
+    let sentence = without_colours(sentence);
     let lines = lines(last_lines);
     // The failure of a gang has them in its sentence.
     if lines.is_empty() || sentence.contains(&lines.join(" | ")) {
@@ -22,17 +23,10 @@ pub(crate) fn with_last_lines(sentence: &str, last_lines: &Value) -> String {
     shown
 }
 
-/// Lines of code, without what would steer the terminal.
+/// Lines of code, without their colours.
 pub(crate) fn lines(last_lines: &Value) -> Vec<String> {
     let lines = items(last_lines).filter_map(Value::as_str);
-    lines.map(plain).collect()
-}
-
-/// A text with words of the code, without what would steer the terminal.
-fn plain(text: &str) -> String {
-    text.chars()
-        .filter(|c| matches!(c, '\t' | '\n') || !c.is_control())
-        .collect()
+    lines.map(without_colours).collect()
 }
 
 /// A trial with why it failed last, which lists of trials do not have; `None` = it is gone.
@@ -76,7 +70,7 @@ mod tests {
             sentence(&trial).as_deref(),
             Some(
                 "trial 7 failed: the code ended with exit code 1; the last lines of its code:\n    step 1\n    \
-                 ValueError: [31mboom"
+                 ValueError: boom"
             )
         );
         let reason = "rank 1 failed first: …; its last lines: step 1 | ValueError: \u{1b}[31mboom";
@@ -86,7 +80,7 @@ mod tests {
             sentence(&trial),
             Some(format!(
                 "trial 7 was last started again because it failed: {}",
-                reason.replace('\u{1b}', "")
+                reason.replace("\u{1b}[31m", "")
             ))
         );
         assert_eq!(sentence(&json!({"id": 7, "lastFailure": null})), None);

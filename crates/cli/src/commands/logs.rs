@@ -273,7 +273,7 @@ pub(crate) async fn note_all(client: &Client, source: &LogSource) {
     let args = LogArgs::following();
     let mut follower = Follower::new(client, source, Query::new(), &args);
     while let Ok(Some(record)) = follower.next(true).await {
-        output::note(text(&record, "message").trim_end_matches('\n'));
+        output::log_note(text(&record, "message").trim_end_matches('\n'));
     }
 }
 
@@ -348,10 +348,10 @@ async fn note_tasks(client: &Client, what: &str, tasks: &[String]) -> Result<(),
 
 fn print_record(record: &Value, json: bool) -> Result<(), CliError> {
     if json {
-        output::line(record)
+        output::json_line(record)
     } else {
         // The message carries its own line end.
-        output::write(text(record, "message"))
+        output::log(&text(record, "message"))
     }
 }
 

@@ -123,7 +123,7 @@ fn print(args: &DescribeArgs, title: &str, file: &str, listing: &Listing) -> Res
     }
     output::line(title)?;
     if args.form.csv {
-        output::write(listing.to_csv())
+        output::for_programs(listing.to_csv())
     } else {
         output::line(listing.to_table())
     }

@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 
 use crate::output;
+use crate::printable::printable;
 use crate::values::{number, rounded, state, text, wait_reason};
 
 /// The best validation so far, and the trial that reported it.
@@ -161,7 +162,7 @@ impl Display {
     pub(super) fn show(&mut self, view: &SearchView) {
         if let Some(bar) = &self.bar {
             bar.set_position(view.percent().unwrap_or(0));
-            bar.set_message(view.line());
+            bar.set_message(printable(&view.line()));
         } else {
             let line = view.whole_line();
             if line != self.last {

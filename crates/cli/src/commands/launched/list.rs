@@ -265,7 +265,7 @@ mod tests {
         ]);
         assert_eq!(
             ended(json!(1), lines.clone()),
-            "exit code 1: KeyError: 'lr'"
+            "exit code 1: KeyError: \\x1b'lr'"
         );
         assert_eq!(ended(Value::Null, lines), "it ended");
         assert_eq!(ended(json!(1), json!([])), "it ended");
