@@ -37,6 +37,34 @@ pub(crate) fn check_size(config: &ExperimentConfig) -> AppResult<()> {
     require_storable(&config.to_json().to_string())
 }
 
+/// Whether a name or a label has characters that a terminal could take for commands. Line ends and tabs come of block scalars
+/// in YAML, and are not taken for any.
+pub(crate) fn is_obeyed_by_terminals(text: &str) -> bool {
+    text.chars()
+        .any(|c| c.is_control() && !matches!(c, '\t' | '\n'))
+}
+
+/// Why such a name or label is refused, after the name of its field.
+pub(crate) const OBEYED_BY_TERMINALS: &str =
+    "must not contain control characters, but for tabs and line ends";
+
+/// Refuses a new experiment whose name or labels the terminals of other users could take for commands. Stored ones stay.
+pub(crate) fn check_names(config: &ExperimentConfig) -> AppResult<()> {
+    let named = std::iter::once(("name", &config.name));
+    let named = named.chain(config.labels.iter().map(|label| ("labels", label)));
+    let errors: Vec<ConfigError> = named
+        .filter(|(_, text)| is_obeyed_by_terminals(text))
+        .map(|(path, text)| {
+            let found = format!("{OBEYED_BY_TERMINALS}, found \"{}\"", text.escape_debug());
+            ConfigError::new(path, None, found)
+        })
+        .collect();
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(config_error(ConfigErrors::together(errors)))
+}
+
 /// Refuses names that are no capabilities, which engines would refuse when the task starts. Stored work goes on with them as
 /// it did.
 pub(crate) fn check_capabilities(environment: &Environment) -> AppResult<()> {

@@ -21,8 +21,8 @@ use crate::app::admission::{Admission, AdmittedPools, Findings};
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
 use crate::app::documents::{
-    check_capabilities, check_size, config_error, known_documents, may_use_secrets, takes_long,
-    warning_of_variables,
+    check_capabilities, check_names, check_size, config_error, known_documents, may_use_secrets,
+    takes_long, warning_of_variables,
 };
 use crate::app::entrypoint_script;
 use crate::app::generated_name::generated;
@@ -425,6 +425,7 @@ impl Submissions {
         };
         check_size(&config)?;
         check_capabilities(&config.environment)?;
+        check_names(&config)?;
         let mut warnings = findings.warnings;
         warnings.extend(warning_of_variables(
             &config.environment.environment_variables,

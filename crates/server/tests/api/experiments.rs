@@ -757,6 +757,35 @@ async fn texts_of_an_experiment_are_bounded() {
     cluster.stop().await;
 }
 
+/// The terminals of all users who list experiments show names and labels.
+#[tokio::test]
+async fn names_and_labels_give_terminals_no_commands() {
+    let cluster = Cluster::start().await;
+    let client = cluster.determined().await;
+    let mut document = config("a\u{1b}]0;title\u{7}");
+    document["labels"] = json!(["plain", "\u{9b}2J"]);
+    let new = |document: &Value| json!({"config": document.to_string(), "activate": false});
+    let refused = client.post(PATH, new(&document)).await.refused(400);
+    for why in [
+        r#"name: must not contain control characters, but for tabs and line ends, found "a\u{1b}]0;title\u{7}""#,
+        r#"labels: must not contain control characters, but for tabs and line ends, found "\u{9b}2J""#,
+    ] {
+        assert!(refused.contains(why), "{refused}");
+    }
+    // A block scalar of YAML ends with a line end.
+    create(&client, &config("two\nlines\n"), false).await;
+    for (body, field) in [
+        (json!({"name": "over\rwritten"}), "name"),
+        (json!({"labels": ["plain", "\u{7f}"]}), "labels"),
+    ] {
+        let path = format!("{PATH}/1");
+        let refused = crate::checkpoints::send(&client, Method::PATCH, &path, body).await;
+        let refused = refused.refused(400);
+        assert!(refused.contains(&format!("field \"{field}\"")), "{refused}");
+    }
+    cluster.stop().await;
+}
+
 #[tokio::test]
 async fn variables_that_double_each_other_are_refused_at_submission() {
     let cluster = Cluster::start().await;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::Experiments;
 use crate::app::config_policies::locked;
-use crate::app::documents::require_storable;
+use crate::app::documents::{OBEYED_BY_TERMINALS, is_obeyed_by_terminals, require_storable};
 use crate::app::existing;
 use crate::app::homes::Homes;
 use crate::app::job_changes::require_live;
@@ -221,8 +221,16 @@ async fn patch_texts(
     if name.trim().is_empty() {
         return Err(AppError::invalid("field \"name\" must not be blank"));
     }
+    if name != row.name && is_obeyed_by_terminals(&name) {
+        return Err(AppError::invalid(format!(
+            "field \"name\" {OBEYED_BY_TERMINALS}"
+        )));
+    }
     let labels = match &patch.labels {
-        Some(labels) => labels_text(labels)?,
+        Some(labels) => {
+            require_plain_labels(labels, &row.labels)?;
+            labels_text(labels)?
+        }
         None => row.labels.clone(),
     };
     let description = text(
@@ -249,6 +257,19 @@ fn text(field: &str, most: usize, value: Option<&String>, old: &str) -> AppResul
         ))),
         Some(v) => Ok(v.clone()),
         None => Ok(old.to_owned()),
+    }
+}
+
+/// Refuses labels with control characters. Clients send all labels to add one: those that were there stay.
+fn require_plain_labels(labels: &[String], old: &str) -> AppResult<()> {
+    let old: BTreeSet<String> = serde_json::from_str(old).map_err(AppError::internal)?;
+    let is_refused = |label: &&String| !old.contains(*label) && is_obeyed_by_terminals(label);
+    match labels.iter().find(is_refused) {
+        Some(label) => Err(AppError::invalid(format!(
+            "field \"labels\": a label {OBEYED_BY_TERMINALS}, found \"{}\"",
+            label.escape_debug()
+        ))),
+        None => Ok(()),
     }
 }
 
@@ -280,4 +301,20 @@ fn missing_labels(fixed: &Value, labels: &[String]) -> Vec<String> {
         .filter(|fixed| !labels.iter().any(|label| label == fixed))
         .map(str::to_owned)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_from_before_stay_when_another_one_is_added() {
+        let old = r#"["a\u001b[2J", "b"]"#;
+        let labels = |labels: &[&str]| -> Vec<String> {
+            labels.iter().map(|&label| label.to_owned()).collect()
+        };
+        require_plain_labels(&labels(&["a\u{1b}[2J", "b", "new"]), old).unwrap();
+        let refused = require_plain_labels(&labels(&["b", "new\u{1b}[2J"]), old);
+        assert!(refused.unwrap_err().message.contains("\"labels\""));
+    }
 }
