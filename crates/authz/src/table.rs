@@ -22,7 +22,7 @@ pub enum Permission {
     TakeKey,
     /// Pause, activate, cancel, kill, archive it, give it texts, change its priority and place in the queue.
     Steer,
-    /// Change what runs in its owner's name, where it runs, or which of the owner's files are kept.
+    /// Change what runs in its owner's name or as a part of it, where it runs, or which of the owner's files are kept.
     Redirect,
     /// Change, rename, move or archive it.
     Change,

@@ -113,10 +113,7 @@ impl Launches {
     pub async fn launch(&self, actor: &Actor, request: LaunchRequest) -> AppResult<LaunchOutcome> {
         actor.require(Permission::Create, Kind::Task, "launch tasks")?;
         if let Some(parent) = &request.generic.parent {
-            // Killing from the root reaches the parent: who may not steer that may not join its tree.
-            self.ownership
-                .require_steering_of_task(actor, parent)
-                .await?;
+            self.require_joining(actor, parent).await?;
         }
         let base = self.base(actor, &request).await?;
         let exhibits = self.exhibits(actor, &request).await?;

@@ -202,6 +202,17 @@ impl Ownership {
         self.require_owner(actor, experiment_id, to_do).await
     }
 
+    /// [`Ownership::require_owner`] of a task. `to_do` completes "may not …".
+    pub(crate) async fn require_owner_of_task(
+        &self,
+        actor: &Actor,
+        id: &TaskId,
+        to_do: &str,
+    ) -> AppResult<()> {
+        let row = existing::task(&mut self.store.read().await?.conn(), id).await?;
+        self.require_of_task(actor, Permission::Redirect, &row, to_do)
+    }
+
     /// [`Ownership::require_owner`] of a job's experiment or task; a job that does not exist is left to the use case.
     pub(crate) async fn require_owner_of_job(
         &self,

@@ -450,6 +450,10 @@ impl World {
             "PatchExperiment+checkpoint_policy" => {
                 return json!({"checkpointStorage": {"saveTrialLatest": 2}});
             }
+            "CreateGenericTask+parent" => {
+                let parent = self.launched("generic-tasks").await;
+                return json!({"config": "entrypoint: ['true']", "parentId": parent});
+            }
             "UpdateJobQueue+pool" => {
                 let spare = self.spare(false).await;
                 let job = self.cluster.task_of_paused(spare).await.job_id;

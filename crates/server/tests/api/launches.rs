@@ -558,21 +558,25 @@ async fn launched_tasks_outlive_a_restart_of_the_master() {
 }
 
 #[tokio::test]
-async fn a_task_kills_no_other_users_tasks_by_way_of_a_child() {
+async fn the_tree_of_a_task_is_its_owners() {
     let cluster = Cluster::start_with(&[("launch_error", "false")]).await;
     let (ada, bob) = (user(&cluster, "ada").await, user(&cluster, "bob").await);
+    let admin = cluster.admin().await;
     let mut agent = cluster.agent("a1", 1).await;
     let root = create(&ada, json!({})).await;
     started(&mut agent).await;
-    launch(&bob, json!({"resources": {"slots": 0}})).await;
-    let of_bob = started(&mut agent).await;
-    let task = cluster.client().as_task(&of_bob.script.token);
+    launch(&admin, json!({"resources": {"slots": 0}})).await;
+    let of_admin = started(&mut agent).await;
+    let task = cluster.client().as_task(&of_admin.script.token);
     let child = json!({"config": "{entrypoint: [x], resources: {slots: 0}}", "parentId": root});
     task.post("/api/v1/generic-tasks", child.clone())
         .await
         .refused(403);
-    // A user may steer all tasks, and so hang one below another's; a task of that user's may not then kill the other's.
-    let made = bob.post("/api/v1/generic-tasks", child).await.ok();
+    // A user may steer all tasks, and would use up the number of parts that another's may have.
+    let refusal = bob.post("/api/v1/generic-tasks", child.clone()).await;
+    assert!(refusal.refused(403).contains("add a part to task"));
+    // An administrator adds one; a task of the administrator's may not then kill the others of the tree.
+    let made = admin.post("/api/v1/generic-tasks", child).await.ok();
     let path = format!("/api/v1/tasks/{}/kill", made["taskId"].as_str().unwrap());
     let kill = json!({"killFromRoot": true});
     task.post(&path, kill.clone()).await.refused(403);

@@ -103,6 +103,18 @@ impl Launches {
             .await
     }
 
+    /// Refuses actors who may not add a part to a task. A tree has few parts, and a kill from its root reaches all of them:
+    /// that is for its owner, also where a part of it is another user's.
+    pub(super) async fn require_joining(&self, actor: &Actor, parent: &TaskId) -> AppResult<()> {
+        for id in [parent.clone(), self.root_of(parent).await?] {
+            let to_do = format!("add a part to task \"{id}\"");
+            self.ownership
+                .require_owner_of_task(actor, &id, &to_do)
+                .await?;
+        }
+        Ok(())
+    }
+
     /// The root of a task's tree. Parents never change, so that it may be asked for before the change.
     async fn root_of(&self, id: &TaskId) -> AppResult<TaskId> {
         let mut conn = self.context.store.read().await?;
