@@ -12,11 +12,13 @@ import pty
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
 from configs import merged
-from harness import Cluster, share
+from conftest import flavoured
+from harness import Agent, Cluster, share
 from waiting import wait_for
 
 pytestmark = pytest.mark.core
@@ -64,6 +66,26 @@ def test_a_command_runs_with_its_files_and_mounts(up: Cluster, tmp_path: pathlib
     out = up.run_det("cmd", "run", *files, "cat", "here.txt", "lib/there.txt", "/second/mounted.txt").out
     assert re.match(r"Launched command \(id: [0-9a-f-]{36}, name: Command \([a-z-]+\)\)\.\n", out)
     assert printed(out) == ["context/here.txt", "lib/there.txt", "mounted"]
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Cluster]:
+    """A cluster whose pool has another working directory."""
+    pool = {"pool_name": "default", "task_container_defaults": {"work_dir": "/srv"}}
+    with flavoured("core", agents=[Agent(slots=1)], master_config={"resource_pools": [pool]}) as cluster:
+        yield cluster
+
+
+def test_files_and_null_replace_the_working_directory_of_the_pool(elsewhere: Cluster, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "here.txt").write_text("here\n")
+    own = "/run/determined/workdir"
+    for flags, expected in [
+        ([], ["/srv"]),
+        (["--config", "work_dir=null"], [own]),
+        (["-c", tmp_path], [own, "here"]),
+    ]:
+        line = "pwd; cat here.txt 2>/dev/null || true"
+        assert printed(elsewhere.run_det("cmd", "run", *flags, line).out) == expected, flags
 
 
 @pytest.mark.parametrize(

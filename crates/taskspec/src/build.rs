@@ -146,7 +146,7 @@ fn script(
         task_id: task.task_id.clone(),
         container_id: place.container_id.clone(),
         env: environment(task, trial, place, training_ports, token)?,
-        work_dir: work_dir(task),
+        work_dir: work_dir(task, trial),
         context: details.is_none_or(TaskDetails::has_context),
         startup_hook: details.is_none_or(TaskDetails::has_startup_hook),
         pool_startup_hook: hook
@@ -206,10 +206,12 @@ fn system_metrics(trial: &TrialFacts) -> SystemMetrics {
 }
 
 /// The working directory with the owner's name in it. Which Unix user the task is, and so what `$AGENT_USER` is, can depend
-/// on the place.
-fn work_dir(task: &TaskFacts) -> String {
+/// on the place. The configuration of a launched task has that of its pool, unless it was dropped there for files that come
+/// along, or cleared.
+fn work_dir(task: &TaskFacts, trial: Option<&TrialFacts>) -> String {
     let own = task.request.work_dir.as_deref();
-    own.or(task.defaults.work_dir.as_deref())
+    let of_pool = task.defaults.work_dir.as_deref();
+    own.or(of_pool.filter(|_| trial.is_some()))
         .unwrap_or(WORK_DIR)
         .replace("$DET_USER", &task.owner_name)
 }

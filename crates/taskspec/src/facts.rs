@@ -117,7 +117,7 @@ pub struct ContainerRequest {
     pub registry_auth: Option<RegistryAuth>,
     /// `NAME=VALUE` or `NAME`, later entries win. Values may refer to earlier entries (`$A`, `${B}`).
     pub variables: PerDevice<Vec<String>>,
-    /// Working directory; `None` = the pool's.
+    /// Working directory; `None` = of a trial the pool's, of a launched task [`WORK_DIR`](crate::WORK_DIR).
     pub work_dir: Option<String>,
     /// Container ports of the task's own services.
     pub ports: Vec<u16>,
@@ -147,7 +147,7 @@ pub struct PoolDefaults {
     /// Logins for registries of images. They are the administrator's: no part of a configuration, which tasks read, and each
     /// for one registry.
     pub logins: Vec<RegistryAuth>,
-    /// Working directory; `None` = [`WORK_DIR`](crate::WORK_DIR).
+    /// Working directory of trials; `None` = [`WORK_DIR`](crate::WORK_DIR). The configuration of a launched task has it.
     pub work_dir: Option<String>,
     /// Docker network of containers.
     pub network_mode: String,

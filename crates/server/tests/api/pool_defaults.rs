@@ -105,3 +105,29 @@ async fn what_a_pool_gives_reaches_notebooks_shells_and_commands() {
     assert!(!spec.force_pull_image);
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn the_working_directory_of_a_pool_yields_to_files_and_to_null() {
+    let pools = "[{pool_name: default, task_container_defaults: {work_dir: /srv}}]";
+    let cluster = Cluster::start_with(&[("resource_pools", pools)]).await;
+    let determined = cluster.determined().await;
+    let mut agent = cluster.agent("a1", 2).await;
+    let file = json!([{"path": "here.txt", "type": 48, "content": "aGVyZQ==", "mode": 0o644, "mtime": "1"}]);
+    let own = "/run/determined/workdir";
+    for (files, given, expected) in [
+        (json!([]), json!({}), "/srv"),
+        (json!([]), json!({"work_dir": "/own"}), "/own"),
+        (json!([]), json!({"work_dir": null}), own),
+        (file.clone(), json!({}), own),
+        (file, json!({"work_dir": "/srv"}), own),
+    ] {
+        let mut config = json!({"resources": {"slots": 0}, "entrypoint": ["true"]});
+        let members = config.as_object_mut().unwrap();
+        members.extend(given.as_object().unwrap().clone());
+        let body = json!({"config": config, "files": files});
+        determined.post("/api/v1/commands", body).await.ok();
+        let spec = agent.next_start().await;
+        assert_eq!(spec.script.work_dir, expected, "{given} {files}");
+    }
+    cluster.stop().await;
+}

@@ -525,13 +525,16 @@ fn the_configurations_mounts_come_before_the_checkpoint_storage() {
 
 #[test]
 fn the_pool_decides_what_the_configuration_leaves_open() {
-    let mut task = command();
-    assert_eq!(spec(&task).script.work_dir, "/run/determined/workdir");
-    task.defaults.work_dir = Some("/pool".into());
-    assert_eq!(spec(&task).script.work_dir, "/pool");
-    task.request.work_dir = Some("/own/$AGENT_USER/$DET_USER".into());
-    assert_eq!(spec(&task).script.work_dir, "/own/$AGENT_USER/ada");
+    // The configuration of a command has the pool's working directory, or has dropped it for its files.
+    for (mut task, of_pool) in [(command(), WORK_DIR), (trial(), "/pool")] {
+        assert_eq!(spec(&task).script.work_dir, "/run/determined/workdir");
+        task.defaults.work_dir = Some("/pool".into());
+        assert_eq!(spec(&task).script.work_dir, of_pool);
+        task.request.work_dir = Some("/own/$AGENT_USER/$DET_USER".into());
+        assert_eq!(spec(&task).script.work_dir, "/own/$AGENT_USER/ada");
+    }
 
+    let mut task = command();
     task.defaults.startup_hook = Some(" \n".into());
     assert_eq!(spec(&task).script.pool_startup_hook, None);
     task.defaults.startup_hook = Some("echo hello".into());
