@@ -1,5 +1,7 @@
 //! From facts to a specification.
 
+mod capabilities;
+
 use thiserror::Error;
 
 use crate::environment::environment;
@@ -10,6 +12,8 @@ use crate::{
     ContainerSpec, DeviceMapping, Mount, RegistryAuth, SHARED_FS_DIR, Sampling, Script,
     SystemMetrics, TaskDetails, TaskFile, WORK_DIR,
 };
+
+use capabilities::kept;
 
 /// Seconds between SIGTERM and SIGKILL when a task is ended gracefully.
 const GRACE_SECONDS: u32 = 10;
@@ -112,8 +116,8 @@ pub fn container_spec(
         },
         ports: ports(task, &training_ports),
         devices: devices(&request.devices, &defaults.devices),
-        add_capabilities: request.add_capabilities.clone(),
-        default_capabilities: defaults.add_capabilities.clone(),
+        add_capabilities: kept(&request.add_capabilities, &request.drop_capabilities),
+        default_capabilities: kept(&defaults.add_capabilities, &request.drop_capabilities),
         drop_capabilities: request.drop_capabilities.clone(),
         script: script(task, trial, place, &training_ports, token)?,
     })

@@ -321,7 +321,7 @@ fn is_harmless_device(path: &Path) -> bool {
 }
 
 /// A capability without `CAP_`, in capitals: engines take either form.
-fn plain_capability(name: &str) -> String {
+pub(crate) fn plain_capability(name: &str) -> String {
     let name = name.trim().to_ascii_uppercase();
     name.strip_prefix("CAP_").unwrap_or(&name).to_owned()
 }

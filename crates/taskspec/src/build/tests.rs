@@ -541,12 +541,12 @@ fn the_pool_decides_what_the_configuration_leaves_open() {
     let hook = spec(&task).script.pool_startup_hook;
     assert_eq!(hook.as_deref(), Some("echo hello"));
 
-    task.request.add_capabilities = vec!["SYS_PTRACE".into()];
-    task.request.drop_capabilities = vec!["NET_RAW".into()];
-    task.defaults.add_capabilities = vec!["IPC_LOCK".into()];
+    task.request.add_capabilities = vec!["SYS_PTRACE".into(), "CHOWN".into()];
+    task.request.drop_capabilities = vec!["NET_RAW".into(), "CHOWN".into()];
+    task.defaults.add_capabilities = vec!["IPC_LOCK".into(), "NET_RAW".into()];
     let spec = spec(&task);
     assert_eq!(spec.add_capabilities, ["SYS_PTRACE"]);
-    assert_eq!(spec.drop_capabilities, ["NET_RAW"]);
+    assert_eq!(spec.drop_capabilities, ["NET_RAW", "CHOWN"]);
     assert_eq!(spec.default_capabilities, ["IPC_LOCK"]);
 }
 
