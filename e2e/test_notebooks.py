@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import io
 import json
 import pathlib
 import re
@@ -344,6 +346,8 @@ def test_a_tensorboard_waits_for_something_to_show_and_ends_idle(cluster: Cluste
     cluster.wait_task_printed(board, expected)
     shown = cluster.api("GET", f"/api/v1/tensorboards/{board}", user=OWNER)["tensorboard"]
     assert shown["state"] == "STATE_WAITING"
+    listed = csv.DictReader(io.StringIO(cluster.run_det("task", "list", "--csv").out))
+    assert [row["State"] for row in listed if row["Task ID"] == board] == ["WAITING"]
     assert ended(cluster, "tensorboard", board).startswith('it was idle for 3 s ("idle_timeout"): no request came')
     # What has ended will write nothing.
     cluster.api("POST", f"/api/v1/experiments/{resting}/kill", user=OWNER)

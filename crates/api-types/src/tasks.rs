@@ -193,6 +193,8 @@ pub struct AllocationSummary {
     pub resource_pool: String,
     /// Slots it needs.
     pub slots_needed: i64,
+    /// How far it is, as answers about its task have it (an addition of ours).
+    pub state: TaskState,
     /// Whether it has slots and has been asked to stop. An addition of ours.
     pub is_stopping: bool,
     /// Its containers; none while it waits.

@@ -41,6 +41,7 @@ ADDITIONS = {
     ("v1AllocationSummary", "waitReason"),
     ("v1ResourcePool", "priorityOrder"),
     ("v1AllocationSummary", "isStopping"),
+    ("v1AllocationSummary", "state"),
     ("v1Job", "waitReason"),
     ("v1CreateExperimentRequest", "templates"),
     ("v1CreateExperimentResponse", "messages"),

@@ -45,8 +45,13 @@ async fn a_generic_task_is_listed_while_it_runs_rests_and_has_ended() {
     let listed = cluster.until(&ada, "/api/v1/tasks", has_ports).await;
     let one = only(&listed).unwrap();
     assert_eq!(
-        [&one["taskType"], &one["username"], &one["description"]],
-        ["TASK_TYPE_GENERIC", "ada", "mine"]
+        [
+            &one["taskType"],
+            &one["username"],
+            &one["description"],
+            &one["state"]
+        ],
+        ["TASK_TYPE_GENERIC", "ada", "mine", "STATE_RUNNING"]
     );
     let port = |id: String, port: i64, tcp: bool| json!({"serviceId": id, "port": port, "proxyTcp": tcp, "unauthenticated": false});
     assert_eq!(

@@ -1,5 +1,6 @@
 //! TensorBoards: what they show, what they mount, what is refused.
 
+use det_agent_proto::ContainerState;
 use det_taskspec::{ContainerSpec, TENSORBOARD_PORTS, TaskKind};
 use serde_json::{Value, json};
 
@@ -105,6 +106,23 @@ async fn a_tensorboard_shows_experiments_and_trials_of_several_storages_read_onl
             of("/determined_shared_fs_2", second)
         )
     );
+
+    // Until it serves, both lists have it as waiting.
+    let port = spec.ports[0];
+    let running = ContainerState::Running {
+        host_address: "127.0.0.1".into(),
+        ports: vec![(port, 40001)],
+        runtime_id: "1".into(),
+    };
+    agent.report(&spec, running).await;
+    let state = |answer: &Value| {
+        let summary = &answer["allocationIdToSummary"][spec.allocation_id.as_str()];
+        summary["state"].clone()
+    };
+    let waits = |answer: &Value| state(answer) == "STATE_WAITING";
+    cluster.until(&ada, "/api/v1/tasks", waits).await;
+    let shown = ada.get(&format!("{TENSORBOARDS}/{id}")).await.ok();
+    assert_eq!(shown["tensorboard"]["state"], "STATE_WAITING");
     cluster.stop().await;
 }
 

@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
-use crate::values::{amount, items, members, note_whole_reasons, text, time, wait_reason_in};
+use crate::values::{amount, items, members, note_whole_reasons, state, text, time, wait_reason_in};
 
 /// Options of `det task`.
 #[derive(Debug, Args)]
@@ -235,7 +235,7 @@ fn print_with(tasks: &Tasks, mut resting: Vec<&Value>, format: Format) -> Result
             text(task, "resourcePool"),
             ports_of(task),
             wait_reason_in(format, task),
-            state_of(task).to_owned(),
+            state_of(task),
             text(task, "username"),
             text(task, "description"),
         ]);
@@ -277,12 +277,14 @@ fn priority_of(task: &Value, directions: &mut Vec<String>) -> String {
 }
 
 /// Where a task that holds or wants slots is in its life.
-fn state_of(task: &Value) -> &'static str {
+fn state_of(task: &Value) -> String {
     let placed = items(&task["resources"]).next().is_some();
-    match (placed, task["isStopping"] == true) {
-        (_, true) => "STOPPING",
-        (true, false) => "RUNNING",
-        (false, false) => "QUEUED",
+    match &*state(task, "state") {
+        _ if task["isStopping"] == true => "STOPPING".to_owned(),
+        // An older master lists no states.
+        "" | "UNSPECIFIED" if placed => "RUNNING".to_owned(),
+        "" | "UNSPECIFIED" => "QUEUED".to_owned(),
+        known => known.to_owned(),
     }
 }
 
@@ -311,4 +313,26 @@ fn ports_of(task: &Value) -> String {
         .map(i64::to_string)
         .collect::<Vec<_>>()
         .join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_task_has_the_state_that_the_list_of_its_kind_shows() {
+        let of = |state: Value, placed: bool, stopping: bool| {
+            let resources = if placed { json!([{}]) } else { json!([]) };
+            state_of(&json!({"state": state, "resources": resources, "isStopping": stopping}))
+        };
+        assert_eq!(of(json!("STATE_WAITING"), true, false), "WAITING");
+        assert_eq!(of(json!("STATE_QUEUED"), false, false), "QUEUED");
+        assert_eq!(of(json!("STATE_RUNNING"), true, true), "STOPPING");
+        for older in [Value::Null, json!("STATE_UNSPECIFIED")] {
+            assert_eq!(of(older.clone(), true, false), "RUNNING");
+            assert_eq!(of(older, false, false), "QUEUED");
+        }
+    }
 }

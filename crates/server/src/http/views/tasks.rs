@@ -254,6 +254,7 @@ pub(crate) fn summaries(live: &Live) -> BTreeMap<AllocationId, AllocationSummary
                 registered_time: Some(Timestamp(row.requested_at)),
                 resource_pool: row.resource_pool.clone(),
                 slots_needed: row.slots,
+                state: state(row),
                 is_stopping: is_stopping(row),
                 resources: of_allocation.remove(&row.id).unwrap_or_default(),
                 scheduler_type: scheduler_name(live_allocation.policy).to_owned(),
