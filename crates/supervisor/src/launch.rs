@@ -48,7 +48,7 @@ impl Launch {
         run_dir: &Path,
         shares_network: bool,
     ) -> Result<Self, SetupError> {
-        let entrypoint = argv(&script.entrypoint, shares_network)?;
+        let entrypoint = argv(&script.entrypoint, env, shares_network)?;
         let user_hook = env.work_dir.join(USER_HOOK);
         let has_hook = script.startup_hook && user_hook.is_file();
         if script.pool_startup_hook.is_none() && !has_hook {
@@ -105,9 +105,17 @@ unset __det_gate __det_go
 exec "$@"
 "#;
 
-fn argv(entrypoint: &Entrypoint, shares_network: bool) -> Result<Vec<OsString>, SetupError> {
+fn argv(
+    entrypoint: &Entrypoint,
+    env: &TaskEnv,
+    shares_network: bool,
+) -> Result<Vec<OsString>, SetupError> {
     let argv: Vec<&str> = match entrypoint {
-        Entrypoint::Shell(text) => vec!["sh", "-c", text],
+        Entrypoint::Shell(text) => match without_shell(text) {
+            _ if env.find_program("sh").is_some() => vec!["sh", "-c", text],
+            Some(program) => vec![program],
+            None => return Err(no_shell()),
+        },
         Entrypoint::Argv(argv) => argv.iter().map(String::as_str).collect(),
         Entrypoint::TrialClass(class) => vec![
             "python3",
@@ -143,6 +151,23 @@ fn argv(entrypoint: &Entrypoint, shares_network: bool) -> Result<Vec<OsString>, 
         ));
     }
     Ok(argv.into_iter().map(OsString::from).collect())
+}
+
+/// The program that a line for a shell names, where the line is nothing but its name. Images without a shell, whose users
+/// name their one program, can run it.
+fn without_shell(line: &str) -> Option<&str> {
+    let word = line.trim();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%,".contains(c);
+    (!word.is_empty() && word.chars().all(is_plain)).then_some(word)
+}
+
+fn no_shell() -> SetupError {
+    SetupError::Task {
+        code: 127,
+        message: "could not start the entrypoint: a text, or a list of one word, is a line for the shell \"sh\", which is not \
+                  on PATH: the image has none; a list of several words needs none"
+            .to_owned(),
+    }
 }
 
 fn no_executable(error: &std::io::Error) -> SetupError {
@@ -248,6 +273,36 @@ mod tests {
             ..script(&[])
         };
         assert!(prepare(&empty, Path::new("/nowhere")).is_err());
+    }
+
+    #[test]
+    fn a_line_needs_a_shell_unless_it_is_the_name_of_a_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let with_path = |entrypoint: &str| -> Result<Vec<OsString>, SetupError> {
+            let path = dir.path().to_str().unwrap();
+            let script = Script {
+                entrypoint: Entrypoint::Shell(entrypoint.into()),
+                ..script(&[("PATH", path)])
+            };
+            match prepare(&script, dir.path())? {
+                Launch::Direct { argv } => Ok(argv),
+                Launch::Hooked { .. } => panic!("no hook was given"),
+            }
+        };
+        for program in ["/hello", " bin/hello-2.0 ", "h\u{e9}llo"] {
+            assert_eq!(with_path(program).unwrap(), [program.trim()]);
+        }
+        for line in ["/hello there", "$HELLO", "A=1", "~/hello", "a;b", "'a'", " ", "*"] {
+            match with_path(line) {
+                Err(SetupError::Task { code, message }) => {
+                    assert_eq!(code, 127);
+                    assert!(message.contains("the image has none"), "{message}");
+                }
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+        fs::write(dir.path().join("sh"), "").unwrap();
+        assert_eq!(with_path("/hello").unwrap(), ["sh", "-c", "/hello"]);
     }
 
     /// Runs a hooked start with this pool hook and user hook, opening the gate when it is reached.
