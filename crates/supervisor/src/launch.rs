@@ -1,6 +1,7 @@
 //! Starts the entrypoint: a shell sources the hooks, waits at a gate, and then becomes the entrypoint.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,28 @@ const USER_HOOK: &str = "startup-hook.sh";
 pub(crate) const POOL_HOOK: &str = "dynamic-tcd-startup-hook.sh";
 /// The gate, in the run directory.
 const GATE: &str = ".start-gate";
+/// What is added to the gate's path for the file that is there once the user's hook has begun.
+const BEGUN: &str = "-user";
+
+/// One of the hooks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hook {
+    /// An administrator's, for every task of the pool.
+    Pool,
+    /// Of the task's own files.
+    User,
+}
+
+impl fmt::Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pool => {
+                f.write_str("the pool's startup hook (\"startup_hook\" of task_container_defaults)")
+            }
+            Self::User => write!(f, "the startup hook \"{USER_HOOK}\" of the task's files"),
+        }
+    }
+}
 
 /// The command of the task's program, with its environment and working directory.
 #[derive(Debug)]
@@ -86,7 +109,8 @@ impl Launch {
     }
 }
 
-/// Sources the hooks; an error ends the shell. The names of gate and hooks are removed first, so that hooks see the
+/// Sources the hooks; an error ends the shell. That the user's hook begins is left beside the gate, for the message about a
+/// hook that ends the shell; a task starts without that, too. The names of gate and hooks are removed first, so that hooks see the
 /// entrypoint's own arguments. Of a task that logs in detail the user's hook is traced; the pool's is an administrator's, and
 /// may contain what is not for the log.
 const HOOKED_START: &str = r#"set -e
@@ -95,6 +119,7 @@ shift 3
 if [ -n "$__det_pool_hook" ]; then . "$__det_pool_hook"; fi
 unset __det_pool_hook
 if [ -f "$__det_user_hook" ]; then
+    true 2>/dev/null > "$__det_gate-user" || true
     if [ "${DET_DEBUG:-}" = true ]; then set -x; fi
     . "$__det_user_hook"
     { set +x; } 2>/dev/null
@@ -185,12 +210,22 @@ pub(crate) struct Gate {
 impl Gate {
     fn create(run_dir: &Path) -> Result<Self, SetupError> {
         let path = run_dir.join(GATE);
-        let made = match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).map_err(io::Error::from),
-        };
+        let made = remove(&begun(&path))
+            .and_then(|()| remove(&path))
+            .and_then(|()| {
+                mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).map_err(io::Error::from)
+            });
         made.map_err(|error| SetupError::host(format!("could not create {path:?}: {error}")))?;
         Ok(Self { path })
+    }
+
+    /// The hook that the shell has come to.
+    pub(crate) fn hook(&self, script: &Script) -> Hook {
+        if script.pool_startup_hook.is_some() && !begun(&self.path).exists() {
+            Hook::Pool
+        } else {
+            Hook::User
+        }
     }
 
     /// Waits until the shell has run the hooks and reached the gate. Never returns if it does not reach it.
@@ -200,6 +235,21 @@ impl Gate {
             pipe,
             path: self.path.clone(),
         })
+    }
+}
+
+/// The file that is there once the user's hook has begun.
+fn begun(gate: &Path) -> PathBuf {
+    let mut path = gate.as_os_str().to_owned();
+    path.push(BEGUN);
+    path.into()
+}
+
+/// Removes a file that there may be.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -215,6 +265,7 @@ impl GateKey {
     pub(crate) fn open(mut self) -> io::Result<()> {
         // The shell has it open: its name is not needed any more and is removed, so that the task does not see it.
         fs::remove_file(&self.path)?;
+        remove(&begun(&self.path))?;
         io::Write::write_all(&mut self.pipe, b"go\n")
     }
 }
@@ -305,8 +356,13 @@ mod tests {
         assert_eq!(with_path("/hello").unwrap(), ["sh", "-c", "/hello"]);
     }
 
-    /// Runs a hooked start with this pool hook and user hook, opening the gate when it is reached.
     fn hooked(pool: &str, user: &str, entrypoint: &str) -> Output {
+        hooked_to(pool, user, entrypoint).0
+    }
+
+    /// Runs a hooked start with this pool hook and user hook, opening the gate when it is reached. Gives what it printed, and
+    /// the hook that it came to, unless the gate was opened.
+    fn hooked_to(pool: &str, user: &str, entrypoint: &str) -> (Output, Option<Hook>) {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(POOL_HOOK), pool).unwrap();
         fs::write(dir.path().join(USER_HOOK), user).unwrap();
@@ -329,11 +385,15 @@ mod tests {
             .current_dir(dir.path())
             .output()
             .unwrap();
+        let hook = gate.path.exists().then(|| gate.hook(&script));
+        if hook.is_none() {
+            assert!(!begun(&gate.path).exists());
+        }
         if !opener.is_finished() {
             // The gate was not reached: end the thread. It may also just have been opened and removed.
             drop(File::options().read(true).write(true).open(&gate.path));
         }
-        output
+        (output, hook)
     }
 
     #[test]
@@ -373,5 +433,21 @@ mod tests {
         let output = hooked("true", "false; echo not reached", "echo not reached");
         assert_eq!(output.status.code(), Some(1));
         assert_eq!(output.stdout, b"");
+    }
+
+    #[test]
+    fn the_hook_that_ends_the_shell_is_known() {
+        for (pool, user, expected) in [
+            ("exit 3", "true", Hook::Pool),
+            ("set -C; umask 777", "exit 3", Hook::User),
+        ] {
+            let (output, hook) = hooked_to(pool, user, "echo not reached");
+            assert_eq!(output.status.code(), Some(3));
+            assert_eq!(hook, Some(expected), "{pool} {user}");
+        }
+        assert_eq!(hooked_to("true", "true", "true").1, None);
+        let dir = tempfile::tempdir().unwrap();
+        let gate = Gate::create(dir.path()).unwrap();
+        assert_eq!(gate.hook(&script(&[])), Hook::User, "the pool has none");
     }
 }

@@ -34,7 +34,7 @@ use crate::environment::TaskEnv;
 use crate::failure::{SetupError, chain, service_failure, thread_failed};
 use crate::idle;
 use crate::info::{self, Rendezvous};
-use crate::launch::{GateKey, Launch};
+use crate::launch::{Gate, GateKey, Launch};
 use crate::log::Log;
 use crate::master::{Address, Master};
 use crate::metrics::{MetricSubject, MetricsCollection};
@@ -177,7 +177,7 @@ enum Stage {
     /// Files, context and checks.
     Preparing,
     /// The shell sources the hooks.
-    Hooks { pid: Pid },
+    Hooks { pid: Pid, gate: Gate },
     /// Waiting for the other containers.
     WaitingForRendezvous {
         then: NextStart,
@@ -192,7 +192,7 @@ impl Stage {
     fn child(&self) -> Option<Pid> {
         match self {
             Self::Preparing => None,
-            Self::Hooks { pid } | Self::Running { pid } => Some(*pid),
+            Self::Hooks { pid, .. } | Self::Running { pid } => Some(*pid),
             Self::WaitingForRendezvous { then, .. } => match then {
                 NextStart::Start(_) => None,
                 NextStart::Open { pid, .. } => Some(*pid),
@@ -540,27 +540,31 @@ impl Task {
         }
     }
 
-    /// Attributes an end before the gate to the hooks, unless the task was asked to end or the hooks exited by
-    /// themselves; and that of a service to what it has left about it.
+    /// Attributes an end before the gate to the hook that ran, unless the task was asked to end or the hook exited by
+    /// itself with success, which the log shows; and that of a service to what it has left about it.
     fn attribute_end(&self, exit: ContainerExit) -> Result<ContainerExit, SetupError> {
         if self.ending.was_asked() {
             return Ok(exit);
         }
-        match &self.stage {
-            Stage::Hooks { .. } => {}
+        let hook = match &self.stage {
+            Stage::Hooks { gate, .. } => gate.hook(&self.setup.script),
             Stage::Running { .. } => return Ok(self.end_of_service(exit)),
             Stage::Preparing | Stage::WaitingForRendezvous { .. } => return Ok(exit),
-        }
+        };
         match exit {
             ContainerExit::Exited { code } if code != 0 => Err(SetupError::Task {
                 code,
-                message: format!("the startup hook failed with exit status {code}"),
+                message: format!("{hook} failed with exit status {code}"),
             }),
             ContainerExit::Signaled { signal, .. } => Err(SetupError::Task {
                 code: 128 + signal,
-                message: format!("the startup hook was ended by signal {signal}"),
+                message: format!("{hook} was ended by signal {signal}"),
             }),
-            other => Ok(other),
+            other => {
+                let text = format!("{hook} ended the task before its entrypoint");
+                self.log.add_message(LogLevel::Warning, &text);
+                Ok(other)
+            }
         }
     }
 
@@ -595,7 +599,10 @@ impl Task {
                 let pid = self
                     .processes
                     .start(&self.setup.env, &argv, Begins::AsHooks)?;
-                self.stage = Stage::Hooks { pid };
+                self.stage = Stage::Hooks {
+                    pid,
+                    gate: gate.clone(),
+                };
                 let sender = self.sender.clone();
                 let diagnostics = self.setup.diagnostics.clone();
                 thread("gate", move || match gate.wait() {
@@ -612,7 +619,7 @@ impl Task {
     fn on_hooks_done(&mut self, key: GateKey) -> Result<(), SetupError> {
         self.stages.hooks_done = Some(now_micros());
         match self.stage {
-            Stage::Hooks { pid } => self.rendezvous_then(NextStart::Open { pid, key }),
+            Stage::Hooks { pid, .. } => self.rendezvous_then(NextStart::Open { pid, key }),
             // The hooks end only once.
             Stage::Preparing | Stage::WaitingForRendezvous { .. } | Stage::Running { .. } => Ok(()),
         }

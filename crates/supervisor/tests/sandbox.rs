@@ -442,9 +442,13 @@ fn failures_before_the_entrypoint_say_why_in_the_log_and_in_the_report() {
     type Change = fn(&mut Task, &Master);
     need_sandbox!();
     let cases: [(&str, i32, Change); 6] = [
-        ("startup hook failed with exit status 4", 4, |task, _| {
-            task.script.pool_startup_hook = Some("sh -c 'exit 4'; echo not reached".into());
-        }),
+        (
+            "the pool's startup hook (\"startup_hook\" of task_container_defaults) failed with exit status 4",
+            4,
+            |task, _| {
+                task.script.pool_startup_hook = Some("sh -c 'exit 4'; echo not reached".into());
+            },
+        ),
         (
             "could not start the entrypoint \"no-such-program\": there is no such program on PATH",
             127,
@@ -510,6 +514,20 @@ fn failures_before_the_entrypoint_say_why_in_the_log_and_in_the_report() {
                 .any(|line| line.contains("not reached"))
         );
     }
+}
+
+#[test]
+fn a_hook_that_ends_the_task_with_success_is_named_in_its_log() {
+    need_sandbox!();
+    let master = Master::start();
+    let mut task = Task::shell(&master, "echo not reached");
+    task.script.pool_startup_hook = Some("echo hooked; exit 0".into());
+    assert_eq!(task.run().exit(), exited(0));
+    let record = master.wait_for_line(
+        "the pool's startup hook (\"startup_hook\" of task_container_defaults) ended the task before its entrypoint",
+    );
+    assert_eq!(record["level"], "LOG_LEVEL_WARNING");
+    assert!(master.lines().contains(&"hooked".to_owned()));
 }
 
 #[test]
