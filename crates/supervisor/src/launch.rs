@@ -212,9 +212,7 @@ impl Gate {
         let path = run_dir.join(GATE);
         let made = remove(&begun(&path))
             .and_then(|()| remove(&path))
-            .and_then(|()| {
-                mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).map_err(io::Error::from)
-            });
+            .and_then(|()| mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).map_err(io::Error::from));
         made.map_err(|error| SetupError::host(format!("could not create {path:?}: {error}")))?;
         Ok(Self { path })
     }
@@ -343,7 +341,16 @@ mod tests {
         for program in ["/hello", " bin/hello-2.0 ", "h\u{e9}llo"] {
             assert_eq!(with_path(program).unwrap(), [program.trim()]);
         }
-        for line in ["/hello there", "$HELLO", "A=1", "~/hello", "a;b", "'a'", " ", "*"] {
+        for line in [
+            "/hello there",
+            "$HELLO",
+            "A=1",
+            "~/hello",
+            "a;b",
+            "'a'",
+            " ",
+            "*",
+        ] {
             match with_path(line) {
                 Err(SetupError::Task { code, message }) => {
                     assert_eq!(code, 127);
