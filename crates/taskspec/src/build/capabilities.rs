@@ -24,7 +24,10 @@ mod tests {
         };
         let added = list(&["SYS_PTRACE", "CAP_NET_RAW", "ipc_lock"]);
         for (dropped, expected) in [
-            (&["CHOWN"][..], &["SYS_PTRACE", "CAP_NET_RAW", "ipc_lock"][..]),
+            (
+                &["CHOWN"][..],
+                &["SYS_PTRACE", "CAP_NET_RAW", "ipc_lock"][..],
+            ),
             (&["cap_sys_ptrace"], &["CAP_NET_RAW", "ipc_lock"]),
             (&["NET_RAW", "CAP_IPC_LOCK"], &["SYS_PTRACE"]),
             // All but these.
