@@ -244,7 +244,7 @@ impl Engine {
         {
             Ok(_) => Ok(true),
             Err(fault) if is_absent(&fault) => Ok(false),
-            Err(fault) => Err(refused("look for the image")(fault)),
+            Err(fault) => Err(unknown_image(image, fault)),
         }
     }
 
@@ -584,6 +584,17 @@ fn refused(action: &'static str) -> impl FnOnce(EngineFault) -> EngineError {
     }
 }
 
+/// Why an image was not found out about. An engine that reads the name differently from how it was written does not repeat it.
+fn unknown_image(image: &str, fault: EngineFault) -> EngineError {
+    match refused("look for the image")(fault) {
+        EngineError::Refused { reason, .. } => EngineError::Image {
+            image: image.to_owned(),
+            reason,
+        },
+        silent => silent,
+    }
+}
+
 /// Whether there is no answer at all: what the engine answers is its decision about the request.
 fn is_silent(fault: &EngineFault) -> bool {
     matches!(
@@ -734,6 +745,16 @@ mod tests {
         assert_eq!(
             refused_with("invalid mount path").obstacle(),
             Obstacle::Task
+        );
+        let fault = EngineFault::DockerResponseServerError {
+            status_code: 500,
+            message: "normalizing image: invalid reference format".into(),
+        };
+        let unknown = unknown_image("Not A Name", fault);
+        assert_eq!(unknown.obstacle(), Obstacle::Task);
+        assert_eq!(
+            unknown.to_string(),
+            "cannot look for image \"Not A Name\": normalizing image: invalid reference format"
         );
         let timed_out = refused("pull the image")(EngineFault::RequestTimeoutError);
         assert_eq!(timed_out.obstacle(), Obstacle::EngineOrTask, "{timed_out}");

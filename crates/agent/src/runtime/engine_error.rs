@@ -34,6 +34,9 @@ pub(crate) enum EngineError {
         registry: String,
         reason: String,
     },
+    /// Its name is none that the engine takes, or the engine cannot read what it has.
+    #[error("cannot look for image \"{image}\": {reason}")]
+    Image { image: String, reason: String },
     #[error("cannot {action}: {reason}")]
     Refused {
         action: &'static str,
@@ -78,7 +81,9 @@ impl EngineError {
         match self {
             Self::Unreachable { .. } | Self::Silent { .. } => Obstacle::Engine,
             Self::TimedOut { .. } => Obstacle::EngineOrTask,
-            Self::Pull { reason, .. } | Self::Refused { reason, .. } => {
+            Self::Pull { reason, .. }
+            | Self::Image { reason, .. }
+            | Self::Refused { reason, .. } => {
                 let reason = reason.to_ascii_lowercase();
                 if FULL.iter().any(|words| reason.contains(words)) {
                     Obstacle::EngineOrTask
