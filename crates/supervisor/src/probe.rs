@@ -25,7 +25,8 @@ pub(crate) fn check(storage: &Value, cluster_id: &str) -> Result<Option<String>,
     let Some(base) = directory(storage, Path::new(SHARED_FS_DIR))? else {
         return Ok(None);
     };
-    try_out(&base)?;
+    let of_host = storage.get("host_path").and_then(Value::as_str);
+    try_out(&base, of_host.filter(|_| base.starts_with(SHARED_FS_DIR)))?;
     Ok(share_tensorboard(&base, cluster_id).err())
 }
 
@@ -103,15 +104,19 @@ fn below(base: &Path, path: &Path) -> Option<PathBuf> {
     full.strip_prefix(base).ok().map(Path::to_owned)
 }
 
-fn try_out(base: &Path) -> Result<(), SetupError> {
+/// `of_host` is where the host has what is mounted as [`SHARED_FS_DIR`], which is the path that a configuration names.
+fn try_out(base: &Path, of_host: Option<&str>) -> Result<(), SetupError> {
     let dir = base.join(format!("det-storage-check-{:016x}", random()));
     let file = dir.join("VALIDATE.txt");
     let content = format!("{:016x}", random());
     let failed = |what: &str, path: &Path, error: io::Error| {
         let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+        let mounted = of_host.map_or_else(String::new, |of_host| {
+            format!("; {SHARED_FS_DIR:?} is {of_host:?} of the agent's host, the host_path of the checkpoint storage")
+        });
         SetupError::task(format!(
             "checkpoint storage check failed: could not {what} {path:?}: {error}; the task runs as uid {uid} and gid {gid} and \
-             must be able to create, read and delete files there"
+             must be able to create, read and delete files there{mounted}"
         ))
     };
     fs::create_dir_all(&dir).map_err(|error| failed("create", &dir, error))?;
@@ -178,8 +183,22 @@ mod tests {
     #[test]
     fn a_check_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
-        try_out(dir.path()).unwrap();
+        try_out(dir.path(), None).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named_as_the_configuration_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        for (of_host, expected) in [(Some("/data/ckpts"), true), (None, false)] {
+            let error = try_out(&file, of_host).unwrap_err();
+            let message = format!("{error}");
+            let named =
+                "\"/determined_shared_fs\" is \"/data/ckpts\" of the agent's host, the host_path";
+            assert_eq!(message.contains(named), expected, "{message}");
+        }
     }
 
     #[test]
