@@ -169,9 +169,31 @@ fn shortened(text: String) -> String {
     let tail = text.char_indices().rev().nth(MAX_CHARS / 2).map(cut);
     match (head, tail) {
         (Some(head), Some(tail)) if head < tail => {
-            format!("{} … {}", &text[..head], &text[tail..])
+            let (head, tail) = (whole_words(&text, head), tail_of_words(&text, tail));
+            format!("{head} … {tail}")
         }
         _ => text,
+    }
+}
+
+/// Characters of a word that is left out whole where it would be cut.
+const LONGEST_WORD: usize = 60;
+
+/// The text before `end`, without the word that would be cut there.
+fn whole_words(text: &str, end: usize) -> &str {
+    let head = &text[..end];
+    match head.rfind(' ') {
+        Some(at) if !text[end..].starts_with(' ') && end - at <= LONGEST_WORD => &head[..at],
+        _ => head,
+    }
+}
+
+/// The text from `begin` on, without the word that would be cut there.
+fn tail_of_words(text: &str, begin: usize) -> &str {
+    let tail = &text[begin..];
+    match tail.find(' ') {
+        Some(at) if !text[..begin].ends_with(' ') && at <= LONGEST_WORD => &tail[at + 1..],
+        _ => tail,
     }
 }
 
@@ -572,6 +594,21 @@ mod tests {
 
     use super::*;
     use crate::origin::Source;
+
+    #[test]
+    fn a_long_list_is_cut_between_its_words() {
+        for count in 50..90 {
+            let words = (0..count).map(|n| format!("\"key_{n}\","));
+            let words: Vec<String> = words.collect();
+            let short = shortened(words.join(" "));
+            let (head, tail) = short.split_once(" … ").unwrap();
+            let kept: Vec<&str> = head.split(' ').chain(tail.split(' ')).collect();
+            assert!(kept.len() > 20 && kept.len() < words.len(), "{short}");
+            for word in kept {
+                assert!(words.iter().any(|known| known == word), "{word} in {short}");
+            }
+        }
+    }
 
     #[test]
     fn what_is_reported_is_bounded_whatever_was_written() {
