@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use det_ids::{ExperimentId, TrialId};
 use serde_json::json;
 
@@ -32,9 +32,10 @@ enum TensorBoardAction {
 }
 
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("shown").required(true).multiple(true).args(["experiment_ids", "trial_ids"]))]
 struct StartArgs {
     /// Experiments to show; of one with more than 100 trials, the best 100
-    #[arg(required_unless_present = "trial_ids", value_name = "EXPERIMENT_ID")]
+    #[arg(value_name = "EXPERIMENT_ID")]
     experiment_ids: Vec<ExperimentId>,
     /// Trials to show, at most 100 (may be repeated)
     #[arg(short, long, num_args = 1.., value_name = "TRIAL_ID")]
