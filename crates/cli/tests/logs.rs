@@ -170,7 +170,7 @@ fn the_last_lines_are_printed_and_then_those_that_come() {
 fn a_filter_that_matches_no_line_is_answered_with_what_the_log_has() {
     let stub = StubMaster::start();
     stub.on("GET /api/v1/tasks/7.r/logs", stream(&[]));
-    let fields = json!({"sources": ["task", "determined-master"], "rankIds": [0, 3]});
+    let fields = json!({"sources": ["task", "determined-master"], "rankIds": [0, 3], "allocationIds": ["7.r.1", "7.r.2"]});
     stub.on("GET /api/v1/tasks/7.r/logs/fields", stream(&[fields]));
     stub.on("GET /api/v1/tasks", ok(json!({})));
     stub.on("GET /api/v1/tasks/7.r", ok(json!({"task": {}})));
@@ -187,9 +187,21 @@ fn a_filter_that_matches_no_line_is_answered_with_what_the_log_has() {
         );
         assert_eq!(run.ok(), "");
     }
+    let asked = ["task", "logs", "7.r", "--allocation-id", "7.r.9"];
+    let run = user.det(&asked);
+    let known =
+        "no line of the log of task 7.r is from allocation 7.r.9: its lines are from 7.r.1, 7.r.2";
+    assert_eq!(run.err.lines().last(), Some(known));
+    let asked = stub.lines();
+    assert!(
+        asked
+            .iter()
+            .any(|line| line.contains("logs?allocationIds=7.r.9&")),
+        "{asked:?}"
+    );
     // Without a filter nothing is asked for.
     user.det(&["task", "logs", "7.r"]).ok();
     let asked = stub.lines();
     let fields = asked.iter().filter(|line| line.contains("fields"));
-    assert_eq!(fields.count(), 2, "{asked:?}");
+    assert_eq!(fields.count(), 3, "{asked:?}");
 }

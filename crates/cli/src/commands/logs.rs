@@ -64,6 +64,9 @@ pub(crate) struct LogArgs {
     /// Print each line as a JSON object
     #[arg(long)]
     json: bool,
+    /// Only lines from these allocations: an option of commands that print a task's log.
+    #[arg(skip)]
+    pub(crate) allocation_ids: Vec<String>,
 }
 
 impl LogArgs {
@@ -90,12 +93,13 @@ impl LogArgs {
         }
     }
 
-    fn query(&self, query: Query) -> Query {
+    fn query(&self) -> Query {
         let levels = Level::value_variants()
             .iter()
             .filter(|level| self.level.is_some_and(|least| **level >= least))
             .map(|level| level.on_the_wire());
-        query
+        Query::new()
+            .with_all("allocationIds", &self.allocation_ids)
             .with("follow", self.follow)
             .with_some("limit", self.head.or(self.tail))
             .with_some("orderBy", self.tail.map(|_| "ORDER_BY_DESC"))
@@ -192,20 +196,18 @@ impl LogSource {
 pub(crate) async fn print(
     client: &Client,
     source: &LogSource,
-    query: Query,
     args: &LogArgs,
 ) -> Result<(), CliError> {
-    print_until_end(client, source, query, args).await.map(drop)
+    print_until_end(client, source, args).await.map(drop)
 }
 
 /// The same, for who has more to print: returns the message of the last line that was printed, if any was.
 pub(crate) async fn print_until_end(
     client: &Client,
     source: &LogSource,
-    query: Query,
     args: &LogArgs,
 ) -> Result<Option<String>, CliError> {
-    let mut follower = Follower::new(client, source, query.clone(), args);
+    let mut follower = Follower::new(client, source, args);
     if args.tail.is_some() {
         let tail = LogArgs {
             follow: false,
@@ -214,7 +216,7 @@ pub(crate) async fn print_until_end(
         // The last lines come newest first.
         let mut records = Vec::new();
         let mut stream = client
-            .stream(&source.path(), &tail.query(query))
+            .stream(&source.path(), &tail.query())
             .await
             .map_err(|error| source.refusal(error))?;
         while let Some(record) = stream.next().await? {
@@ -271,7 +273,7 @@ async fn lives(client: &Client, source: &LogSource) -> bool {
 /// outcome is noticed elsewhere.
 pub(crate) async fn note_all(client: &Client, source: &LogSource) {
     let args = LogArgs::following();
-    let mut follower = Follower::new(client, source, Query::new(), &args);
+    let mut follower = Follower::new(client, source, &args);
     while let Ok(Some(record)) = follower.next(true).await {
         output::log_note(text(&record, "message").trim_end_matches('\n'));
     }
@@ -358,8 +360,6 @@ fn print_record(record: &Value, json: bool) -> Result<(), CliError> {
 struct Follower<'a> {
     client: &'a Client,
     source: &'a LogSource,
-    /// What is asked for besides `args`.
-    query: Query,
     args: &'a LogArgs,
     /// Whether the first lines were left out: a stream then begins shortly before the last line that was printed.
     from_tail: bool,
@@ -373,11 +373,10 @@ struct Follower<'a> {
 }
 
 impl<'a> Follower<'a> {
-    fn new(client: &'a Client, source: &'a LogSource, query: Query, args: &'a LogArgs) -> Self {
+    fn new(client: &'a Client, source: &'a LogSource, args: &'a LogArgs) -> Self {
         Self {
             client,
             source,
-            query,
             args,
             from_tail: false,
             printed: 0,
@@ -398,7 +397,7 @@ impl<'a> Follower<'a> {
     async fn open(&mut self) -> Result<Option<LineStream>, ClientError> {
         let path = self.source.path();
         if !self.from_tail {
-            let query = self.args.query(self.query.clone());
+            let query = self.args.query();
             let mut stream = self.client.stream(&path, &query).await?;
             for _ in 0..self.printed {
                 match stream.next().await? {
@@ -413,7 +412,7 @@ impl<'a> Follower<'a> {
         let known = self.last.as_ref().and_then(at);
         let since = known.and_then(|known| known.checked_sub(CLOCKS_DIFFER).ok());
         let until = known.and_then(|known| known.checked_add(CLOCKS_DIFFER).ok());
-        let query = self.args.from(since).query(self.query.clone());
+        let query = self.args.from(since).query();
         let mut stream = self.client.stream(&path, &query).await?;
         loop {
             match stream.next().await? {
@@ -481,7 +480,7 @@ mod tests {
     use super::*;
 
     fn pairs(args: &LogArgs) -> Vec<String> {
-        args.query(Query::new())
+        args.query()
             .pairs()
             .iter()
             .map(|(name, value)| format!("{name}={value}"))

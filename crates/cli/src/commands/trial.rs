@@ -136,7 +136,7 @@ pub(crate) async fn run(args: TrialArgs, context: &Context) -> Result<(), CliErr
         TrialAction::Describe(args) => describe(&client, &args).await,
         TrialAction::Metrics(args) => trial_metrics::print(&client, &args).await,
         TrialAction::Logs { trial_id, logs } => {
-            logs::print(&client, &LogSource::Trial(trial_id), Query::new(), &logs).await
+            logs::print(&client, &LogSource::Trial(trial_id), &logs).await
         }
         TrialAction::Doctor {
             trial_id,

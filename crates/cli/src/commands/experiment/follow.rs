@@ -115,7 +115,7 @@ async fn first_trial_logs(client: &Client, id: ExperimentId) -> Result<ExitCode,
     let trial = wait_for_first_trial(client, id).await?;
     output::note(format_args!("following trial {trial}"));
     let source = LogSource::Trial(trial);
-    logs::print(client, &source, Query::new(), &LogArgs::following()).await?;
+    logs::print(client, &source, &LogArgs::following()).await?;
     let now = state_after_logs(client, id).await?;
     if is_terminal(&now) {
         output::note(format_args!("experiment {id} has ended: {now}"));

@@ -129,7 +129,7 @@ pub(crate) async fn run(args: ExperimentArgs, context: &Context) -> Result<ExitC
                 CliError::request(format!("experiment {experiment_id} has no trial yet"))
                     .with_hint(format!("wait for one with `det e follow {experiment_id}`"))
             })?;
-            logs::print(client, &LogSource::Trial(trial), Query::new(), &logs).await?;
+            logs::print(client, &LogSource::Trial(trial), &logs).await?;
             note_other_trials(client, experiment_id, trial).await
         }
         ExperimentAction::Wait(args) => return follow::wait(client, &args).await,

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use det_client::{Client, Query};
+use det_client::Client;
 use tokio::time::Instant;
 
 use super::{End, Kind};
@@ -29,7 +29,7 @@ async fn to_the_end(kind: &Kind, client: &Client, id: &str) -> Result<ExitCode, 
     // The log has why it waits, too.
     let source = LogSource::Task(id.to_owned());
     let following = LogArgs::following();
-    let last = logs::print_until_end(client, &source, Query::new(), &following).await?;
+    let last = logs::print_until_end(client, &source, &following).await?;
     // The last lines of its code were just printed.
     let End { code, reason, .. } = end_after_logs(kind, client, id).await?;
     if code != 0 {

@@ -232,8 +232,11 @@ pub(crate) async fn run(
             logs,
         } => {
             let id = expand(kind, client, &id).await?;
-            let query = Query::new().with_all("allocationIds", allocation_ids);
-            logs::print(client, &LogSource::Task(id), query, &logs).await
+            let logs = LogArgs {
+                allocation_ids,
+                ..*logs
+            };
+            logs::print(client, &LogSource::Task(id), &logs).await
         }
         LaunchedAction::Pause { id } => {
             let id = expand(kind, client, &id).await?;

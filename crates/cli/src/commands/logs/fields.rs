@@ -1,4 +1,4 @@
-//! Which agents, containers, ranks, outputs and sources the lines of a log name, for filters that match none of them.
+//! Which allocations, agents, containers, ranks, outputs and sources the lines of a log name, for filters that match none of them.
 
 use std::collections::BTreeSet;
 
@@ -19,6 +19,7 @@ pub(super) async fn note_missing(
 ) -> Result<(), ClientError> {
     let ranks: Vec<String> = args.rank_ids.iter().map(ToString::to_string).collect();
     let filters = [
+        ("allocation", &args.allocation_ids, "allocationIds"),
         ("source", &args.sources, "sources"),
         ("output", &args.stdtypes, "stdtypes"),
         ("agent", &args.agent_ids, "agentIds"),

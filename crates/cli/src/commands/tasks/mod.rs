@@ -18,7 +18,9 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, FormatArgs, Listing};
-use crate::values::{amount, items, members, note_whole_reasons, state, text, time, wait_reason_in};
+use crate::values::{
+    amount, items, members, note_whole_reasons, state, text, time, wait_reason_in,
+};
 
 /// Options of `det task`.
 #[derive(Debug, Args)]
@@ -117,8 +119,11 @@ pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<ExitCode, C
             logs,
         }) => {
             let id = lookup::task_id(&client, task_id).await?;
-            let query = Query::new().with_all("allocationIds", allocation_ids);
-            logs::print(&client, &LogSource::Task(id), query, &logs).await
+            let logs = LogArgs {
+                allocation_ids,
+                ..*logs
+            };
+            logs::print(&client, &LogSource::Task(id), &logs).await
         }
         Some(TaskAction::Metrics(args)) => {
             let id = lookup::task_id(&client, args.task_id.clone()).await?;
