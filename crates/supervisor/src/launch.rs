@@ -109,10 +109,10 @@ impl Launch {
     }
 }
 
-/// Sources the hooks; an error ends the shell. That the user's hook begins is left beside the gate, for the message about a
-/// hook that ends the shell; a task starts without that, too. The names of gate and hooks are removed first, so that hooks see the
-/// entrypoint's own arguments. Of a task that logs in detail the user's hook is traced; the pool's is an administrator's, and
-/// may contain what is not for the log.
+/// Sources the hooks; an error ends the shell. That the user's hook begins is left beside the gate, for the message
+/// about a hook that ends the shell; a task starts without that, too. The names of gate and hooks are removed first, so
+/// that hooks see the entrypoint's own arguments. Of a task that logs in detail the user's hook is traced; the pool's
+/// is an administrator's, and may contain what is not for the log.
 const HOOKED_START: &str = r#"set -e
 __det_gate=$1 __det_pool_hook=$2 __det_user_hook=$3
 shift 3
