@@ -116,7 +116,7 @@ def end_reason(boxed: Cluster, trial: dict[str, Any]) -> str | None:
     [
         ({"environment": {"image": NOWHERE}}, None, f'cannot pull image "{NOWHERE}"'),
         ({"entrypoint": ["no-such-python", "train.py"]}, None, 'could not start the entrypoint "no-such-python"'),
-        ({}, "echo prepares; exit 3", "the startup hook \"startup-hook.sh\" of the task's files failed with exit status 3"),
+        ({}, "echo prepares; exit 3", "of the task's files failed with exit status 3"),
     ],
     ids=["image", "interpreter", "startup hook"],
 )
