@@ -5,7 +5,11 @@
 //! wherever the link does. [`open`] and [`create`] therefore go through a path part by part, each opened relative to the one
 //! before, follow a link only if no other account can have made it, and let the caller judge where links have led ([`Trust`]).
 //!
+//! [`share`] makes the directories in which tasks of all users keep files side by side.
+//!
 //! The crate opens and creates files where it is asked to: no network, no clock, no threads.
+
+mod shared;
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -17,6 +21,8 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use thiserror::Error;
+
+pub use crate::shared::{SHARED_MODE, Sharer, TakenOver};
 
 /// The most links in one path, as in the kernel.
 const MOST_LINKS: usize = 40;
@@ -103,7 +109,7 @@ pub enum OpenError {
 /// # Errors
 /// When it does not exist, cannot be reached, may not be used, or a part of its path is a link that is not to be followed.
 pub fn open(path: &Path, trust: Trust<'_>) -> Result<FoundPath, OpenError> {
-    Walk::begin(path, trust, false)?.run()
+    Ok(Walk::begin(path, trust, Making::Nothing)?.run()?.0)
 }
 
 /// Opens a directory, and creates what is missing of it with mode 0755. Nothing is created where it may not be used.
@@ -111,18 +117,79 @@ pub fn open(path: &Path, trust: Trust<'_>) -> Result<FoundPath, OpenError> {
 /// # Errors
 /// As [`open`], and when a part cannot be created.
 pub fn create(path: &Path, trust: Trust<'_>) -> Result<FoundPath, OpenError> {
-    Walk::begin(path, trust, true)?.run()
+    Ok(Walk::begin(path, trust, Making::Missing)?.run()?.0)
+}
+
+/// Opens the directory `below` an open one, and makes each part of it a directory that tasks of all users share, like
+/// `/tmp`: with mode 1777, owned by no user, who could replace what others store there. Returns also what was taken from
+/// users for that, see [`Sharer::Host`].
+///
+/// - What is missing is created.
+/// - What belongs to the account of this process, to root or to the owner of the directory above keeps its mode: an
+///   administrator has made it. So does what is in a directory that only its owner may write to.
+/// - Behind a link nothing is created or changed.
+///
+/// # Errors
+/// As [`create`], and when a directory cannot be taken from its owner.
+pub fn share(
+    root: &FoundPath,
+    below: &Path,
+    trust: Trust<'_>,
+    sharer: Sharer,
+) -> Result<(FoundPath, Vec<TakenOver>), OpenError> {
+    let at = root.descriptor.try_clone();
+    let at = at.map_err(|source| OpenError::Access {
+        action: "open",
+        path: root.path.clone(),
+        source,
+    })?;
+    let walk = Walk {
+        trust,
+        making: Making::Shared(sharer),
+        at,
+        path: root.path.clone(),
+        left: parts(below).collect(),
+        links: Vec::new(),
+        is_new: false,
+        taken: Vec::new(),
+    };
+    walk.run()
+}
+
+/// Opens a directory with the rights of this process, through any link.
+///
+/// # Errors
+/// The error of the operating system.
+pub fn open_as_is(path: &Path) -> io::Result<FoundPath> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Ok(FoundPath {
+        descriptor: nix::fcntl::open(path, flags, Mode::empty())?,
+        path: path.to_owned(),
+        is_new: false,
+    })
+}
+
+/// What becomes of directories on the way.
+#[derive(Clone, Copy)]
+enum Making {
+    /// They are opened.
+    Nothing,
+    /// Those that are missing are created, with mode 0755.
+    Missing,
+    /// They are shared.
+    Shared(Sharer),
 }
 
 struct Walk<'a> {
     trust: Trust<'a>,
-    creates: bool,
+    making: Making,
     at: OwnedFd,
     path: PathBuf,
     left: VecDeque<OsString>,
     /// Those that were followed.
     links: Vec<PathBuf>,
     is_new: bool,
+    taken: Vec<TakenOver>,
 }
 
 fn directory_flags() -> OFlag {
@@ -143,22 +210,32 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> OpenError 
 }
 
 impl<'a> Walk<'a> {
-    fn begin(path: &Path, trust: Trust<'a>, creates: bool) -> Result<Self, OpenError> {
+    fn begin(path: &Path, trust: Trust<'a>, making: Making) -> Result<Self, OpenError> {
         if !path.is_absolute() {
             return Err(OpenError::Form);
         }
         Ok(Self {
             trust,
-            creates,
+            making,
             at: root()?,
             path: PathBuf::from("/"),
             left: parts(path).collect(),
             links: Vec::new(),
             is_new: false,
+            taken: Vec::new(),
         })
     }
 
-    fn run(mut self) -> Result<FoundPath, OpenError> {
+    /// Whether what is missing is created.
+    fn creates(&self) -> bool {
+        match self.making {
+            Making::Nothing => false,
+            Making::Missing => true,
+            Making::Shared(_) => self.links.is_empty(),
+        }
+    }
+
+    fn run(mut self) -> Result<(FoundPath, Vec<TakenOver>), OpenError> {
         while let Some(name) = self.left.pop_front() {
             if name == ".." {
                 // As in the kernel, what does not exist has no directory above it.
@@ -173,11 +250,12 @@ impl<'a> Walk<'a> {
             self.step(&name)?;
         }
         self.check(&self.path)?;
-        Ok(FoundPath {
+        let found = FoundPath {
             descriptor: self.at,
             path: self.path,
             is_new: self.is_new,
-        })
+        };
+        Ok((found, self.taken))
     }
 
     fn check(&self, path: &Path) -> Result<(), OpenError> {
@@ -191,11 +269,15 @@ impl<'a> Walk<'a> {
         let mut opened = openat(self.at.as_fd(), name, directory_flags(), Mode::empty());
         self.is_new = false;
         if opened.as_ref().is_err_and(|error| *error == Errno::ENOENT) {
-            if !self.creates {
+            if !self.creates() {
                 return Err(OpenError::Absent(path));
             }
             self.check(&path)?;
-            match mkdirat(self.at.as_fd(), name, Mode::from_bits_truncate(0o755)) {
+            let mode = match self.making {
+                Making::Shared(_) => shared::HALF_MADE_MODE,
+                Making::Nothing | Making::Missing => 0o755,
+            };
+            match mkdirat(self.at.as_fd(), name, Mode::from_bits_truncate(mode)) {
                 Ok(()) => self.is_new = true,
                 // Created by another task's start in between.
                 Err(Errno::EEXIST) => {}
@@ -205,6 +287,22 @@ impl<'a> Walk<'a> {
         }
         match opened {
             Ok(directory) => {
+                if let Making::Shared(sharer) = self.making
+                    && self.links.is_empty()
+                {
+                    self.check(&path)?;
+                    let settled = sharer.settle(self.at.as_fd(), directory.as_fd(), self.is_new);
+                    let from = settled.map_err(|source| OpenError::Access {
+                        action: "open to the tasks of all users",
+                        path: path.clone(),
+                        source,
+                    })?;
+                    let uid = from.map(|uid| TakenOver {
+                        path: path.clone(),
+                        uid,
+                    });
+                    self.taken.extend(uid);
+                }
                 self.at = directory;
                 self.path = path;
                 Ok(())
@@ -225,7 +323,7 @@ impl<'a> Walk<'a> {
         };
         let (file, found, above) = open().map_err(failed("open", &path))?;
         if found.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFLNK.bits() {
-            if !self.left.is_empty() || self.creates {
+            if !self.left.is_empty() || self.creates() {
                 return Err(failed("open", &path)(Errno::ENOTDIR));
             }
             self.at = file;
