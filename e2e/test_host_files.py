@@ -84,6 +84,40 @@ def test_a_task_cannot_lead_the_clusters_storage_elsewhere(host: pathlib.Path) -
         assert "shown" in cluster.printed(cluster.run(experiment("after", show))["id"])
 
 
+def test_the_directory_of_the_clusters_storage_belongs_to_no_user(host: pathlib.Path) -> None:
+    root_only()
+    storage = host / "storage"
+    master = {"checkpoint_storage": {"type": "shared_fs", "host_path": str(storage), "storage_path": "a/base"}}
+    with flavoured("core", agents=[Agent(slots=2)], master_config=master) as cluster:
+        base = storage / "a/base"
+        config = experiment("saves", hyperparameters={"steps": 2, "checkpoint_every": 2})
+        of_first = cluster.run(config, "train")
+        common = base / cluster.cluster_id / "tensorboard/experiment"
+        for path in (storage, base.parent, base, common):
+            assert (path.stat().st_uid, path.stat().st_mode & 0o7777) == (0, 0o1777), path
+        # As an earlier version left it, for the user whose task came first.
+        [checkpoint] = cluster.checkpoints(of_first["experimentId"])
+        owner = (base / checkpoint["uuid"]).stat().st_uid
+        assert owner != 0
+        os.chown(base, owner, owner)
+        base.chmod(0o755)
+        other = {"DET_USER": "admin", "DET_PASS": cluster.password}
+        attack = (
+            f"cd /determined_shared_fs/a && chmod 777 base; cd base && mv {checkpoint['uuid']} moved; mkdir own; ls"
+        )
+        written = cluster.write_config(experiment("changes", ["sh", "-c", attack]))
+        cluster.run_det("experiment", "create", written, cluster.empty_context(), env=other)
+        changing = max(one["id"] for one in cluster.experiments())
+        cluster.wait_experiment(changing, "COMPLETED")
+        seen = cluster.printed(cluster.only_trial(changing)["id"])
+        assert checkpoint["uuid"] in seen and "own" in seen and "moved" not in seen, seen
+        assert (base.stat().st_uid, base.stat().st_mode & 0o7777) == (0, 0o1777)
+        # Nor can the user who had it rename what the other one has made since.
+        attack = "cd /determined_shared_fs/a && chmod 777 base; cd base && mv own taken; ls"
+        seen = cluster.printed(cluster.run(experiment("renames", ["sh", "-c", attack]))["id"])
+        assert "own" in seen and "taken" not in seen, seen
+
+
 def test_directories_of_users_stay_and_are_reached_by_their_users_alone(host: pathlib.Path) -> None:
     root_only()
     with equipment():

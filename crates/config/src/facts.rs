@@ -82,12 +82,15 @@ impl CheckpointStorage {
                 propagation,
                 ..
             } => Some(SharedFs {
+                clusters_directory: clusters_own
+                    .filter(|own| own.location.host_path() == Some(host_path.as_str()))
+                    .and_then(|own| own.location.shared_fs_subdirectory())
+                    .filter(|own| Some(own) == self.location.shared_fs_subdirectory().as_ref())
+                    .and_then(|own| own.into_os_string().into_string().ok()),
                 host_path: host_path.clone(),
                 propagation: propagation.clone(),
-                is_clusters_own: matches!(
-                    clusters_own.map(|own| &own.location),
-                    Some(StorageLocation::SharedFs { host_path: own, .. }) if own == host_path
-                ),
+                is_clusters_own: clusters_own
+                    .is_some_and(|own| own.location.host_path() == Some(host_path.as_str())),
             }),
             StorageLocation::Directory { .. }
             | StorageLocation::S3 { .. }
@@ -251,14 +254,33 @@ environment:
         let directory = facts.shared_fs.unwrap();
         assert_eq!(directory.host_path, "/checkpoints");
         assert_eq!(directory.propagation, "rprivate");
-        for (own, expected) in [
-            ("type: shared_fs, host_path: /checkpoints", true),
-            ("type: shared_fs, host_path: /elsewhere", false),
-            ("type: directory, container_path: /checkpoints", false),
+        for (own, expected, directory) in [
+            ("type: shared_fs, host_path: /checkpoints", true, None),
+            // What a user chose below it is not the cluster's.
+            (
+                "type: shared_fs, host_path: /checkpoints, storage_path: b",
+                true,
+                None,
+            ),
+            (
+                "type: shared_fs, host_path: /checkpoints, storage_path: /checkpoints/x/../a",
+                true,
+                Some("a"),
+            ),
+            (
+                "type: shared_fs, host_path: /elsewhere, storage_path: a",
+                false,
+                None,
+            ),
+            ("type: directory, container_path: /checkpoints", false, None),
         ] {
-            let facts = shared.facts(Some(&storage(own)));
-            assert_eq!(facts.shared_fs.unwrap().is_clusters_own, expected, "{own}");
+            let facts = shared.facts(Some(&storage(own))).shared_fs.unwrap();
+            assert_eq!(facts.is_clusters_own, expected, "{own}");
+            assert_eq!(facts.clusters_directory.as_deref(), directory, "{own}");
         }
+        let whole = storage("type: shared_fs, host_path: /checkpoints");
+        let facts = whole.facts(Some(&whole)).shared_fs.unwrap();
+        assert_eq!(facts.clusters_directory.as_deref(), Some(""));
         let cloud = storage("type: s3, bucket: b").facts(None);
         assert!(cloud.shared_fs.is_none());
         assert_eq!(cloud.document["bucket"], "b");

@@ -98,6 +98,14 @@ impl StorageLocation {
         }
     }
 
+    /// The directory of the hosts that `shared_fs` is in; `None` for others.
+    pub(crate) fn host_path(&self) -> Option<&str> {
+        match self {
+            Self::SharedFs { host_path, .. } => Some(host_path),
+            _ => None,
+        }
+    }
+
     /// For `shared_fs`, the part of the storage below `host_path` (empty for `host_path` itself); `None` otherwise.
     pub fn shared_fs_subdirectory(&self) -> Option<PathBuf> {
         match self {

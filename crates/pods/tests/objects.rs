@@ -310,6 +310,7 @@ fn mounts_of_the_host() {
         propagation: propagation.into(),
         create,
         trusted: false,
+        shared: None,
     };
     let mut member = command();
     member.start.spec.mounts = vec![

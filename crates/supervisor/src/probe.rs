@@ -1,90 +1,152 @@
 //! Checks checkpoint storage before the entrypoint starts, so that a trial does not train for hours in vain.
 
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use det_taskspec::SHARED_FS_DIR;
-use nix::libc::{O_DIRECTORY, O_NOFOLLOW};
+use det_host_paths::{SHARED_MODE, Sharer, Trust, open_as_is, share};
+use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID, tensorboard_directory};
 use serde_json::Value;
 
 use crate::clock::random;
 use crate::failure::SetupError;
 
-/// Mode of directories that tasks of all users make theirs in; what is another user's cannot be removed or renamed there,
-/// except by the directory's owner.
-const COMMON_MODE: u32 = 0o1777;
+/// In storage no link is followed where directories are made: other users may have put it there.
+const NO_LINKS: Trust<'_> = Trust {
+    root: u32::MAX,
+    hidden: &|_| false,
+    refusal: &|_, _| None,
+};
 
-/// Writes, reads and deletes a file in the checkpoint storage, and makes the directories there that TensorBoard files of
-/// all experiments of the cluster have in common. Returns a warning where these could not be made.
+/// Checkpoint storage that is a directory.
+#[derive(Debug, PartialEq, Eq)]
+struct Storage {
+    /// What is mounted; for storage in the container's own file system the directory above.
+    root: PathBuf,
+    /// Where it is in that.
+    below: PathBuf,
+    /// Whether agents mount it: then what it contains may be other users'.
+    is_mounted: bool,
+}
+
+impl Storage {
+    fn path(&self) -> PathBuf {
+        let mut path = self.root.clone();
+        // An empty one would add a slash.
+        path.extend(self.below.components());
+        path
+    }
+}
+
+/// Writes, reads and deletes a file in the checkpoint storage, and makes the directories there that are missing: its own,
+/// and those that TensorBoard files of all experiments of the cluster have in common. All are open to the tasks of all
+/// users. In the cluster's own storage agents have made them already, as far as they have the right. Returns warnings.
 ///
 /// Only for storage that is a directory: cloud storage is checked by the training library, which has the client
 /// libraries, and has no directories.
-pub(crate) fn check(storage: &Value, cluster_id: &str) -> Result<Option<String>, SetupError> {
-    let Some(base) = directory(storage, Path::new(SHARED_FS_DIR))? else {
-        return Ok(None);
+pub(crate) fn check(storage: &Value, cluster_id: &str) -> Result<Vec<String>, SetupError> {
+    let Some(found) = directory(storage, Path::new(SHARED_FS_DIR))? else {
+        return Ok(Vec::new());
     };
+    let base = found.path();
     let of_host = storage.get("host_path").and_then(Value::as_str);
-    try_out(&base, of_host.filter(|_| base.starts_with(SHARED_FS_DIR)))?;
-    Ok(share_tensorboard(&base, cluster_id).err())
+    let of_host = of_host.filter(|_| base.starts_with(SHARED_FS_DIR));
+    make(&found, &base)
+        .and_then(|()| try_out(&base))
+        .map_err(|what| refused(&what, of_host))?;
+    let mut warnings = Vec::new();
+    warnings.extend(foreign_owner(&found, &base));
+    warnings.extend(share_tensorboard(&base, cluster_id).err());
+    Ok(warnings)
+}
+
+/// Makes the directory of the storage where it is missing. The error is what could not be done.
+fn make(storage: &Storage, base: &Path) -> Result<(), String> {
+    if base.is_dir() {
+        return Ok(());
+    }
+    let made = fs::create_dir_all(&storage.root)
+        .and_then(|()| open_as_is(&storage.root))
+        .map_err(|error| error.to_string())
+        .and_then(|root| {
+            let made = share(&root, &storage.below, NO_LINKS, Sharer::Task);
+            made.map_err(|error| error.to_string())
+        });
+    made.map(|_| ())
+        .map_err(|error| format!("could not create {base:?}: {error}"))
+}
+
+/// What to know of storage that belongs to a user who is neither the task's nor the owner of what is mounted.
+fn foreign_owner(storage: &Storage, base: &Path) -> Option<String> {
+    let owner = |path: &Path| Some(fs::metadata(path).ok()?.uid());
+    let found = owner(base).filter(|_| storage.is_mounted)?;
+    // In a user namespace root of the host looks like the unprivileged account.
+    let is_trusted = [nix::unistd::geteuid().as_raw(), 0, UNPRIVILEGED_ID].contains(&found)
+        || owner(&storage.root) == Some(found);
+    (!is_trusted).then(|| {
+        format!(
+            "the directory {base:?} of the checkpoint storage belongs to uid {found}, who can replace checkpoints that \
+             others store in it: where users do not trust each other, an administrator gives it to root, with mode \
+             {SHARED_MODE:o}"
+        )
+    })
 }
 
 /// Makes what is missing of `CLUSTER/tensorboard/experiment`, open to the tasks of all users. Training libraries make it by
 /// the umask, so that only the user whose task came first could write below it. What exists keeps its mode: it is another
 /// task's or an administrator's.
 fn share_tensorboard(base: &Path, cluster_id: &str) -> Result<(), String> {
-    let mut path = base.to_owned();
-    for name in [cluster_id, "tensorboard", "experiment"] {
-        path.push(name);
-        share(&path).map_err(|error| {
-            format!(
-                "could not create {path:?}, in which TensorBoard files are stored: {error}; a directory that tasks of several \
-                 users share needs mode {COMMON_MODE:o}"
-            )
-        })?;
-    }
-    Ok(())
-}
-
-fn share(path: &Path) -> io::Result<()> {
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-        made => made?,
-    }
-    // Not by the umask, which is that of all threads; and never that of what another user has put in its place.
-    let flags = O_DIRECTORY | O_NOFOLLOW;
-    let made: File = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)?;
-    made.set_permissions(Permissions::from_mode(COMMON_MODE))
+    let below = tensorboard_directory(cluster_id);
+    let made = open_as_is(base)
+        .map_err(|error| error.to_string())
+        .and_then(|root| {
+            let made = share(&root, Path::new(&below), NO_LINKS, Sharer::Task);
+            made.map_err(|error| error.to_string())
+        });
+    made.map(|_| ()).map_err(|error| {
+        let path = base.join(&below);
+        format!(
+            "could not create {path:?}, in which TensorBoard files are stored: {error}; a directory that tasks of several \
+             users share needs mode {SHARED_MODE:o}"
+        )
+    })
 }
 
 /// Directory of the checkpoints; `None` for storage that is not a directory.
-fn directory(storage: &Value, shared_fs: &Path) -> Result<Option<PathBuf>, SetupError> {
+fn directory(storage: &Value, shared_fs: &Path) -> Result<Option<Storage>, SetupError> {
     let text = |name: &str| storage.get(name).and_then(Value::as_str);
     match text("type") {
         Some("shared_fs") => {
             // Older configurations have other keys for the directory.
             let names = ["storage_path", "tensorboard_path", "checkpoint_path"];
-            let Some(path) = names.into_iter().find_map(text) else {
-                return Ok(Some(shared_fs.to_owned()));
-            };
+            let path = names.into_iter().find_map(text).unwrap_or_default();
             let host_path = Path::new(text("host_path").unwrap_or("/"));
-            match below(host_path, Path::new(path)) {
-                Some(relative) => Ok(Some(shared_fs.join(relative))),
-                None => Err(SetupError::task(format!(
+            let below = below(host_path, Path::new(path)).ok_or_else(|| {
+                SetupError::task(format!(
                     "checkpoint storage: storage_path {path:?} must be below host_path {host_path:?}"
-                ))),
-            }
+                ))
+            })?;
+            Ok(Some(Storage {
+                root: shared_fs.to_owned(),
+                below,
+                is_mounted: true,
+            }))
         }
-        Some("directory") => match text("container_path") {
-            Some(path) => Ok(Some(path.into())),
-            None => Err(SetupError::task(
-                "checkpoint storage of type \"directory\" needs a container_path",
-            )),
-        },
+        Some("directory") => {
+            let path = text("container_path").map(Path::new).ok_or_else(|| {
+                SetupError::task("checkpoint storage of type \"directory\" needs a container_path")
+            })?;
+            let (root, below) = match (path.parent(), path.file_name()) {
+                (Some(above), Some(name)) => (above, name.into()),
+                _ => (path, PathBuf::new()),
+            };
+            Ok(Some(Storage {
+                root: root.to_owned(),
+                below,
+                is_mounted: false,
+            }))
+        }
         _ => Ok(None),
     }
 }
@@ -105,21 +167,26 @@ fn below(base: &Path, path: &Path) -> Option<PathBuf> {
 }
 
 /// `of_host` is where the host has what is mounted as [`SHARED_FS_DIR`], which is the path that a configuration names.
-fn try_out(base: &Path, of_host: Option<&str>) -> Result<(), SetupError> {
+fn refused(what: &str, of_host: Option<&str>) -> SetupError {
+    let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+    let mounted = of_host.map_or_else(String::new, |of_host| {
+        format!("; {SHARED_FS_DIR:?} is {of_host:?} of the agent's host, the host_path of the checkpoint storage")
+    });
+    SetupError::task(format!(
+        "checkpoint storage check failed: {what}; the task runs as uid {uid} and gid {gid} and must be able to create, read \
+         and delete files there; a directory that tasks of several users share needs mode {SHARED_MODE:o}{mounted}"
+    ))
+}
+
+/// The error is what could not be done.
+fn try_out(base: &Path) -> Result<(), String> {
     let dir = base.join(format!("det-storage-check-{:016x}", random()));
     let file = dir.join("VALIDATE.txt");
     let content = format!("{:016x}", random());
     let failed = |what: &str, path: &Path, error: io::Error| {
-        let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
-        let mounted = of_host.map_or_else(String::new, |of_host| {
-            format!("; {SHARED_FS_DIR:?} is {of_host:?} of the agent's host, the host_path of the checkpoint storage")
-        });
-        SetupError::task(format!(
-            "checkpoint storage check failed: could not {what} {path:?}: {error}; the task runs as uid {uid} and gid {gid} and \
-             must be able to create, read and delete files there{mounted}"
-        ))
+        format!("could not {what} {path:?}: {error}")
     };
-    fs::create_dir_all(&dir).map_err(|error| failed("create", &dir, error))?;
+    fs::create_dir(&dir).map_err(|error| failed("create", &dir, error))?;
     let result = fs::write(&file, &content)
         .map_err(|error| failed("write", &file, error))
         .and_then(|()| {
@@ -142,8 +209,12 @@ fn try_out(base: &Path, of_host: Option<&str>) -> Result<(), SetupError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+
     use serde_json::json;
+
+    use super::*;
 
     #[test]
     fn storage_is_found_as_the_training_library_finds_it() {
@@ -172,6 +243,7 @@ mod tests {
         ];
         for (storage, expected) in cases {
             let found = directory(&storage, Path::new("/shared")).unwrap();
+            let found = found.map(|found| found.path());
             assert_eq!(found.as_deref(), expected.map(Path::new), "{storage}");
         }
         for path in ["../y", "/y", "a/../../y"] {
@@ -183,7 +255,7 @@ mod tests {
     #[test]
     fn a_check_leaves_nothing_behind() {
         let dir = tempfile::tempdir().unwrap();
-        try_out(dir.path(), None).unwrap();
+        try_out(dir.path()).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
@@ -193,8 +265,8 @@ mod tests {
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
         for (of_host, expected) in [(Some("/data/ckpts"), true), (None, false)] {
-            let error = try_out(&file, of_host).unwrap_err();
-            let message = format!("{error}");
+            let error = try_out(&file).unwrap_err();
+            let message = refused(&error, of_host).to_string();
             let named =
                 "\"/determined_shared_fs\" is \"/data/ckpts\" of the agent's host, the host_path";
             assert_eq!(message.contains(named), expected, "{message}");
@@ -212,7 +284,7 @@ mod tests {
         fs::create_dir(dir.path().join("k")).unwrap();
         fs::set_permissions(dir.path().join("k"), Permissions::from_mode(0o750)).unwrap();
         for _ in 0..2 {
-            assert_eq!(check(&storage, "k").unwrap(), None);
+            assert_eq!(check(&storage, "k").unwrap(), Vec::<String>::new());
         }
         assert_eq!(
             mode("k"),
@@ -230,9 +302,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("k"), "").unwrap();
         let storage = json!({"type": "directory", "container_path": dir.path()});
-        let warning = check(&storage, "k").unwrap().unwrap();
+        let [warning] = &check(&storage, "k").unwrap()[..] else {
+            panic!("one warning");
+        };
         assert!(
-            warning.contains("k/tensorboard\", in which TensorBoard files are stored"),
+            warning.contains("k/tensorboard/experiment\", in which TensorBoard files are stored"),
             "{warning}"
         );
     }
@@ -247,6 +321,57 @@ mod tests {
         assert!(
             text.contains("could not create") && text.contains("uid"),
             "{text}"
+        );
+    }
+
+    #[test]
+    fn storage_that_is_missing_is_made_for_the_tasks_of_all_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = json!({"type": "shared_fs", "host_path": "/x", "storage_path": "a/b"});
+        let storage = directory(&storage, dir.path()).unwrap().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        make(&storage, &storage.path()).unwrap();
+        for path in [dir.path().join("a"), storage.path()] {
+            assert_eq!(mode(&path), SHARED_MODE, "{path:?}");
+        }
+        let path = dir.path().join("above/own");
+        let own = json!({"type": "directory", "container_path": path});
+        check(&own, "k").unwrap();
+        assert_eq!(mode(&path), SHARED_MODE);
+        assert_ne!(
+            mode(&dir.path().join("above")),
+            SHARED_MODE,
+            "what is above is none of its business"
+        );
+        // Another user's link is not followed.
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), dir.path().join("link")).unwrap();
+        let storage = json!({"type": "shared_fs", "host_path": "/x", "storage_path": "link/new"});
+        let storage = directory(&storage, dir.path()).unwrap().unwrap();
+        make(&storage, &storage.path()).unwrap_err();
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn storage_that_another_user_can_change_is_warned_of() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("SKIPPED: only root can make directories of other users");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let storage = json!({"type": "shared_fs", "host_path": "/x", "storage_path": "a"});
+        let storage = directory(&storage, dir.path()).unwrap().unwrap();
+        let base = storage.path();
+        make(&storage, &base).unwrap();
+        assert_eq!(foreign_owner(&storage, &base), None);
+        chown(&base, Some(54321), None).unwrap();
+        let warning = foreign_owner(&storage, &base).unwrap();
+        assert!(warning.contains("belongs to uid 54321"), "{warning}");
+        chown(dir.path(), Some(54321), None).unwrap();
+        assert_eq!(
+            foreign_owner(&storage, &base),
+            None,
+            "the account of the whole storage"
         );
     }
 }

@@ -111,7 +111,7 @@ impl Setup {
             } else {
                 Ok(())
             };
-            let probe = probe.map_or(Ok(None), |probe| joined(probe.join())?);
+            let probe = probe.map_or(Ok(Vec::new()), |probe| joined(probe.join())?);
             let accelerators = joined(accelerators.join())?;
             warnings.extend(context.and(probe)?);
             Ok(accelerators)

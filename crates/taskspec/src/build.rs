@@ -10,7 +10,7 @@ use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
 use crate::variables::DTRAIN_SSH_PORT;
 use crate::{
     ContainerSpec, DeviceMapping, Mount, RegistryAuth, SHARED_FS_DIR, Sampling, Script,
-    SystemMetrics, TaskDetails, TaskFile, WORK_DIR,
+    SharedDirectories, SystemMetrics, TaskDetails, TaskFile, WORK_DIR, tensorboard_directory,
 };
 
 use capabilities::kept;
@@ -257,6 +257,7 @@ fn mounts(task: &TaskFacts) -> Vec<Mount> {
             propagation: shared.propagation.clone(),
             create: true,
             trusted: shared.is_clusters_own,
+            shared: (shared.clusters_directory.as_deref()).map(|own| shared_directories(task, own)),
         });
     let of_kind = match &task.kind {
         KindFacts::Trial(_) => &[],
@@ -264,6 +265,18 @@ fn mounts(task: &TaskFacts) -> Vec<Mount> {
     };
     let own = task.request.bind_mounts.iter().map(BindMount::untrusted);
     own.chain(storage).chain(of_kind.iter().cloned()).collect()
+}
+
+/// What tasks of all users share in the cluster's own storage, which is in this directory of its mount.
+fn shared_directories(task: &TaskFacts, own: &str) -> SharedDirectories {
+    let tensorboard = tensorboard_directory(task.cluster.cluster_id.as_str());
+    SharedDirectories {
+        checkpoints: own.to_owned(),
+        tensorboard: match own {
+            "" => tensorboard,
+            own => format!("{own}/{tensorboard}"),
+        },
+    }
 }
 
 #[cfg(test)]

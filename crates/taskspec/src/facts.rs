@@ -184,6 +184,9 @@ pub struct SharedFs {
     /// Whether it is the storage of the master's own configuration: an administrator chose the path, so agents create it
     /// with their own rights.
     pub is_clusters_own: bool,
+    /// Where the storage of the master's own configuration is below `host_path`, empty for itself; `None` = it is another
+    /// storage, and what is below `host_path` was chosen by a user.
+    pub clusters_directory: Option<String>,
 }
 
 /// What the master contributes to every task.
@@ -277,6 +280,7 @@ impl BindMount {
             propagation: self.propagation.clone(),
             create: false,
             trusted: false,
+            shared: None,
         }
     }
 }

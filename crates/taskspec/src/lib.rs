@@ -58,8 +58,8 @@ pub use shell::{
 };
 pub use spec::{
     CheckedMount, ContainerExit, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint,
-    ExitCause, FIRST_UNPRIVILEGED_ID, Mount, Sampling, Script, SlotGrant, SystemMetrics, TaskFile,
-    TaskUser, UNPRIVILEGED_ID, unprivileged_id,
+    ExitCause, FIRST_UNPRIVILEGED_ID, Mount, Sampling, Script, SharedDirectories, SlotGrant,
+    SystemMetrics, TaskFile, TaskUser, UNPRIVILEGED_ID, tensorboard_directory, unprivileged_id,
 };
 pub use tensorboard::{TENSORBOARD_PORTS, TensorBoardDetails, TensorBoardSource};
 

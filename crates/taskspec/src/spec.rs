@@ -297,6 +297,24 @@ pub struct Mount {
     /// with its own rights. A path that a user names is checked by [`HostGuard`](crate::guard::HostGuard) and reached with the task's rights.
     #[serde(default)]
     pub trusted: bool,
+    /// What the agent makes in it for the tasks of all users; only where an administrator chose that as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<SharedDirectories>,
+}
+
+/// Directories of checkpoint storage, relative to its mount, in which tasks of all users keep files side by side: the agent
+/// makes them before the container starts, so that they belong to no task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedDirectories {
+    /// That of the checkpoints; empty for the mount itself. Without it nothing starts.
+    pub checkpoints: String,
+    /// That of the TensorBoard files of all experiments of the cluster. A container starts without it.
+    pub tensorboard: String,
+}
+
+/// Where the TensorBoard files of all experiments of a cluster are in checkpoint storage: a directory for each experiment.
+pub fn tensorboard_directory(cluster_id: &str) -> String {
+    format!("{cluster_id}/tensorboard/experiment")
 }
 
 impl Mount {

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use det_host_paths::{FoundPath, OpenError, Trust};
+use det_host_paths::{FoundPath, OpenError, Sharer, Trust, share};
 use det_taskspec::guard::HostGuard;
-use det_taskspec::{CheckedMount, Mount, TaskUser};
+use det_taskspec::{CheckedMount, Mount, SharedDirectories, TaskUser};
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fstat};
@@ -92,7 +92,52 @@ fn of_cluster(mount: &Mount, path: &Path, guard: &HostGuard) -> Result<Source, S
         open_to_all_tasks(&found)
             .map_err(|error| format!("cannot open it to all tasks: {error}"))?;
     }
+    if let Some(shared) = &mount.shared {
+        share_storage(&found, shared, trust)?;
+    }
     identify(&found.descriptor, found.path).map_err(|error| error.to_string())
+}
+
+/// Makes what tasks of all users share in the cluster's storage, before one of them does: whose a directory is can replace
+/// what others store in it.
+fn share_storage(
+    root: &FoundPath,
+    shared: &SharedDirectories,
+    trust: Trust<'_>,
+) -> Result<(), String> {
+    if let Err(error) = share_below(root, &shared.checkpoints, trust) {
+        if !leaves_it_to_tasks(&error) {
+            return Err(error.to_string());
+        }
+        tracing::warn!(%error, "checkpoint storage is left to the tasks, of which the first one can replace what others store");
+    }
+    if let Err(error) = share_below(root, &shared.tensorboard, trust) {
+        tracing::warn!(%error, "directories of TensorBoard files are left to the tasks, of which the first one can replace those of others");
+    }
+    Ok(())
+}
+
+fn share_below(root: &FoundPath, below: &str, trust: Trust<'_>) -> Result<(), OpenError> {
+    let (_, taken) = share(root, Path::new(below), trust, Sharer::Host)?;
+    for from in taken {
+        tracing::warn!(
+            path = %from.path.display(),
+            uid = from.uid,
+            "a directory of checkpoint storage belonged to a user and is root's now; the user could replace what others had \
+             stored in it"
+        );
+    }
+    Ok(())
+}
+
+/// Whether the agent lacks the right, as one that is not root, or root on a network file system that gives it none: tasks
+/// may have it.
+fn leaves_it_to_tasks(error: &OpenError) -> bool {
+    matches!(error, OpenError::Absent(_))
+        || matches!(error, OpenError::Access { source, .. } if matches!(
+            source.kind(),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+        ))
 }
 
 /// A path of a user's configuration.
@@ -160,6 +205,7 @@ mod tests {
             propagation: "rprivate".into(),
             create: trusted,
             trusted,
+            shared: None,
         }
     }
 
@@ -201,6 +247,57 @@ mod tests {
         symlink(&secret, &storage).unwrap();
         let found = find(&mount(&storage, true), &user, &guard).unwrap();
         assert_eq!(found.path, secret);
+    }
+
+    #[test]
+    fn what_users_share_in_the_clusters_storage_is_made_as_no_users() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let storage = root.join("storage");
+        let asked = Mount {
+            shared: Some(SharedDirectories {
+                checkpoints: "a/base".into(),
+                tensorboard: "a/base/k/tensorboard".into(),
+            }),
+            ..mount(&storage, true)
+        };
+        let find = || find(&asked, &TaskUser::default(), &HostGuard::default());
+        let own = std::fs::metadata(&root).unwrap().uid();
+        let is_shared = || {
+            ["a", "a/base", "a/base/k", "a/base/k/tensorboard"].map(|below| {
+                let made = std::fs::metadata(storage.join(below)).unwrap();
+                assert_eq!((made.uid(), made.mode() & 0o7777), (own, 0o1777), "{below}");
+            })
+        };
+        find().unwrap();
+        is_shared();
+        if own != 0 {
+            eprintln!("SKIPPED: only root can make directories of other users");
+            return;
+        }
+        // As tasks left it before, the first one in each.
+        let base = storage.join("a/base");
+        for path in [base.join("k/tensorboard"), base.join("k"), base.clone()] {
+            std::os::unix::fs::chown(&path, Some(54321), Some(54321)).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        }
+        find().unwrap();
+        is_shared();
+        // A user's link for TensorBoard files keeps no task from starting, and nothing is made behind it.
+        std::fs::rename(base.join("k"), base.join("moved")).unwrap();
+        symlink(&root, base.join("k")).unwrap();
+        lchown(base.join("k"), Some(54321), Some(54321)).unwrap();
+        find().unwrap();
+        assert!(!root.join("tensorboard").exists());
+        // One in place of the checkpoints does.
+        std::fs::rename(&base, storage.join("a/moved")).unwrap();
+        symlink(&root, &base).unwrap();
+        lchown(&base, Some(54321), Some(54321)).unwrap();
+        let error = find().unwrap_err().to_string();
+        assert!(
+            error.contains("users of this host could have made"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -105,6 +105,7 @@ pub(super) fn mount(
         propagation: "rprivate".to_owned(),
         create: true,
         trusted: true,
+        shared: None,
     };
     let target = mount.target(work_dir);
     let is_free = |other: &Mount| other.target(work_dir).trim_end_matches('/') != target;

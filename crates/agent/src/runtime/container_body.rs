@@ -501,6 +501,7 @@ mod tests {
             propagation: "rslave".into(),
             create: false,
             trusted: false,
+            shared: None,
         }];
         let mounts = body(RuntimeKind::Docker, &spec, &[], "bridge")
             .host_config

@@ -188,6 +188,7 @@ mod tests {
             propagation: "rprivate".into(),
             create: false,
             trusted,
+            shared: None,
         };
         spec.mounts = vec![mount(true)];
         assert!(concerns(&spec), "an administrator chose it");

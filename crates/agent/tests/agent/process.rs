@@ -446,6 +446,7 @@ async fn a_missing_mount_is_the_tasks_fault_and_named() {
         propagation: "rprivate".into(),
         create: false,
         trusted: false,
+        shared: None,
     });
     world.master.log_line(start(spec));
     let exit = world.master.exit(&id).await;

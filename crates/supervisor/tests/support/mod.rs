@@ -318,6 +318,7 @@ impl Task {
             propagation: "rprivate".into(),
             create: false,
             trusted: false,
+            shared: None,
         });
         self
     }

@@ -86,6 +86,7 @@ fn tensorboard() -> TaskFacts {
             propagation: "rprivate".into(),
             create: true,
             trusted: true,
+            shared: None,
         }],
         args: vec!["--samples_per_plugin=images=9".into()],
         idle_timeout: Some(300),
@@ -500,15 +501,33 @@ fn the_configurations_mounts_come_before_the_checkpoint_storage() {
         propagation: "rslave".into(),
         create: false,
         trusted: false,
+        shared: None,
     };
     assert_eq!(spec(&task).mounts, std::slice::from_ref(&users));
-    for is_clusters_own in [false, true] {
+    let shared = |checkpoints: &str, tensorboard: &str| {
+        Some(SharedDirectories {
+            checkpoints: checkpoints.to_owned(),
+            tensorboard: tensorboard.to_owned(),
+        })
+    };
+    task.cluster.cluster_id = "cluster".into();
+    for (is_clusters_own, clusters_directory, shared) in [
+        (false, None, None),
+        (true, None, None),
+        (true, Some(""), shared("", "cluster/tensorboard/experiment")),
+        (
+            true,
+            Some("a/b"),
+            shared("a/b", "a/b/cluster/tensorboard/experiment"),
+        ),
+    ] {
         task.storage = Some(StorageFacts {
             document: json!({"type": "shared_fs"}),
             shared_fs: Some(SharedFs {
                 host_path: "/checkpoints".into(),
                 propagation: "rprivate".into(),
                 is_clusters_own,
+                clusters_directory: clusters_directory.map(str::to_owned),
             }),
         });
         let storage = Mount {
@@ -518,6 +537,7 @@ fn the_configurations_mounts_come_before_the_checkpoint_storage() {
             propagation: "rprivate".into(),
             create: true,
             trusted: is_clusters_own,
+            shared,
         };
         assert_eq!(spec(&task).mounts, [users.clone(), storage]);
     }

@@ -99,6 +99,7 @@ impl Setup {
             propagation: "rprivate".into(),
             create,
             trusted: false,
+            shared: None,
         });
         self
     }

@@ -298,6 +298,7 @@ impl RemovalTasks {
                     // A directory that is made for the task has nothing in it to delete.
                     create: false,
                     trusted: shared.is_clusters_own,
+                    shared: None,
                 });
                 let directory = directory.to_string_lossy().into_owned();
                 Ok((in_directory(directory), mount.into_iter().collect()))

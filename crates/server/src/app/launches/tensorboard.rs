@@ -378,6 +378,7 @@ impl<'a> Storage<'a> {
                     host_path: mount.host_path.clone(),
                     propagation: mount.propagation.clone(),
                     is_clusters_own: false,
+                    clusters_directory: None,
                 };
                 let root = self.neutral(host, false)?;
                 let below = below.unwrap_or_else(|_| Path::new(""));
@@ -429,6 +430,7 @@ impl<'a> Storage<'a> {
             propagation: shared.propagation,
             create,
             trusted: shared.is_clusters_own,
+            shared: None,
         })?;
         Ok(container_path)
     }
