@@ -51,6 +51,7 @@ const SHELLS: &[(&str, &[&str])] = &[
         &[
             "det-checkpoint-files",
             "det-failpoints",
+            "det-host-paths",
             "det-rm-agents",
             "det-rm-kube",
             "det-store",

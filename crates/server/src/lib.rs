@@ -44,7 +44,7 @@ use tokio::task::JoinSet;
 
 use crate::app::Master;
 use crate::app::checkpoints::allowed::OWN_DIRECTORY;
-use crate::app::checkpoints::storage::prepare_tensorboard;
+use crate::app::checkpoints::shared;
 use crate::app::composition::Foundation;
 use crate::app::context::Context;
 use crate::app::ssh_keys::LaunchKeys;
@@ -280,9 +280,7 @@ async fn start_on(store: Store, options: MasterOptions) -> Result<RunningMaster,
         launch_keys,
         seal,
     } = bootstrap(&store, &config).await?;
-    if let Err(error) = prepare_tensorboard(&data_dir, &cluster_id) {
-        tracing::warn!(%error, "the common directories of TensorBoard files could not be made: tasks make them");
-    }
+    shared::prepare(&config, &data_dir, &cluster_id);
     let listener = listen(&config).await?;
     let address = listener.local_addr().map_err(|source| StartError::Listen {
         address: config.host.clone(),

@@ -38,6 +38,7 @@ pub mod files;
 pub mod joined;
 pub mod policy;
 pub mod removal;
+pub(crate) mod shared;
 pub mod storage;
 mod zip;
 

@@ -24,7 +24,7 @@ use det_config::storage::StorageLocation;
 use det_ids::{CheckpointId, ClusterId, ExperimentId, TrialId, UserId, is_uuid};
 use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID, unprivileged_id};
 use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use crate::app::checkpoints::allowed::{
@@ -428,29 +428,6 @@ impl Storage {
         }
         failure
     }
-}
-
-/// Makes the directories that the TensorBoard files of all experiments have in common in the master's own checkpoint
-/// directory: like `/tmp`, so that only its owner and the master rename an experiment's. Made by a task they would belong
-/// to its user. Those that a task has made stay as they are.
-pub(crate) fn prepare_tensorboard(data_dir: &Path, cluster_id: &ClusterId) -> io::Result<()> {
-    let mut at = match File::open(data_dir.join(OWN_DIRECTORY)) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        opened => OwnedFd::from(opened?),
-    };
-    for name in &Path::new(cluster_id.as_str()).join(TENSORBOARD) {
-        let made = match mkdirat(at.as_fd(), name, Mode::S_IRWXU) {
-            Err(nix::errno::Errno::EEXIST) => false,
-            made => made.map(|()| true)?,
-        };
-        at = open_directory(at.as_fd(), Path::new(name))?;
-        if made {
-            fchmod(at.as_fd(), Mode::from_bits_truncate(0o1777))?;
-        } else if fstat(at.as_fd())?.st_uid != geteuid().as_raw() {
-            return Ok(());
-        }
-    }
-    Ok(())
 }
 
 /// Which directories in an open one, by the user ids of their owners, may be emptied in the name of `owner`.

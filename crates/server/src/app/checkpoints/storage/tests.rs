@@ -382,27 +382,6 @@ fn directories_of_another_user_in_a_checkpoint_are_not_emptied() {
 }
 
 #[test]
-fn the_common_directories_of_tensorboard_files_are_the_master_s() {
-    use std::os::unix::fs::PermissionsExt;
-    let root = tempfile::tempdir().unwrap();
-    prepare_tensorboard(root.path(), &CLUSTER.into()).unwrap();
-    let own = root.path().join(OWN_DIRECTORY);
-    assert!(!own.exists(), "no directory is made that is not used");
-    std::fs::create_dir(&own).unwrap();
-    for _ in 0..2 {
-        prepare_tensorboard(root.path(), &CLUSTER.into()).unwrap();
-    }
-    for path in [CLUSTER.to_owned(), format!("{CLUSTER}/{TENSORBOARD}")] {
-        let meta = std::fs::metadata(own.join(&path)).unwrap();
-        assert_eq!(meta.permissions().mode() & 0o7777, 0o1777, "{path}");
-    }
-    let linked = "2b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
-    symlink(root.path(), own.join(linked)).unwrap();
-    assert!(prepare_tensorboard(root.path(), &linked.into()).is_err());
-    assert!(!root.path().join("tensorboard").exists());
-}
-
-#[test]
 fn links_to_tensorboard_files_are_not_followed() {
     let (root, storage) = world();
     let experiments = root.path().join(CLUSTER).join(TENSORBOARD);
