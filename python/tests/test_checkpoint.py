@@ -323,7 +323,7 @@ def test_the_storage_directory_is_open_to_other_users(
         assert os.umask(0o077) == 0o077
     finally:
         os.umask(before)
-    assert storage.stat().st_mode & 0o777 == 0o777
+    assert storage.stat().st_mode & 0o7777 == 0o1777
     assert json.loads((storage / storage_id / "metadata.json").read_text()) == {"steps_completed": 1}
 
 
@@ -379,11 +379,11 @@ def test_a_link_to_nothing_is_left_out_with_a_warning(
 
 def test_only_the_base_of_a_shared_storage_is_open_to_all_users(tmp_path: pathlib.Path) -> None:
     def mode(path: pathlib.Path) -> int:
-        return path.stat().st_mode & 0o777
+        return path.stat().st_mode & 0o7777
 
     shared = DirectoryStorage(str(tmp_path / "a/b/shared"))
     shared.pre_store_path("x")
-    assert mode(tmp_path / "a/b/shared") == 0o777
+    assert mode(tmp_path / "a/b/shared") == 0o1777
     mine = DirectoryStorage(str(tmp_path / "c/mine"), shared=False)
     mine.pre_store_path("x")
     for path in ("a", "a/b", "c", "c/mine"):

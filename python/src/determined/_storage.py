@@ -39,6 +39,11 @@ SHARED_FS_CONTAINER_PATH = "/determined_shared_fs"
 Selector = Callable[[str], bool]
 
 
+#: Mode of directories that tasks of all users make theirs in, as in `/tmp`: what is another user's cannot
+#: be removed or renamed there, except by the directory's owner.
+COMMON_MODE = 0o1777
+
+
 class Storage(Protocol):
     """What checkpoint storage can do. A storage id names one checkpoint."""
 
@@ -79,13 +84,12 @@ class DirectoryStorage:
         # What is above the base is none of ours: made if missing, and open to no other user.
         os.makedirs(os.path.dirname(os.path.abspath(self.base_path)), exist_ok=True)
         if not os.path.isdir(self.base_path):
-            try:
-                os.mkdir(self.base_path)
+            # Unless an administrator has made it.
+            with contextlib.suppress(FileExistsError):
                 if self._shared:
-                    # Unless an administrator has made it.
-                    os.chmod(self.base_path, 0o777)
-            except FileExistsError:
-                pass
+                    make_common(self.base_path)
+                else:
+                    os.mkdir(self.base_path)
         path = self._path(storage_id)
         os.makedirs(path, exist_ok=True)
         return pathlib.Path(path)
@@ -250,6 +254,24 @@ def default_storage() -> DirectoryStorage:
         base = os.path.join(data, "determined")
     logger.info("no checkpoint storage given; checkpoints go to %s", base)
     return DirectoryStorage(base, shared=False)
+
+
+def make_common(path: str | os.PathLike[str]) -> None:
+    """Makes a directory that is open to all users.
+
+    `FileExistsError` if it is there: it is another task's or an administrator's.
+    """
+    os.mkdir(path)
+    if sys.platform == "win32":
+        return
+    # Not by the umask, which is that of all threads of the user's code; and never that of what another
+    # user has put in its place.
+    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(opened).st_uid == os.geteuid():
+            os.fchmod(opened, COMMON_MODE)
+    finally:
+        os.close(opened)
 
 
 def list_directory(root: str | os.PathLike[str]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import logging
 import numbers
@@ -16,14 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from determined import errors
+from determined._storage import make_common
 
 __all__ = ["ScalarWriter", "TensorboardManager", "TensorboardMode"]
 
 logger = logging.getLogger("determined.core")
-
-#: Mode of directories that tasks of all users make theirs in, whichever user's task came first; what is
-#: another user's cannot be removed or renamed there.
-COMMON_MODE = 0o1777
 
 #: Least time between two automatic looks for new files, in seconds.
 SYNC_PERIOD_S = 1.0
@@ -168,18 +166,8 @@ class TensorboardManager:
             # What is above the storage is none of ours, and made as anything else.
             self._common[0].parent.mkdir(parents=True, exist_ok=True)
             for common in self._common:
-                try:
-                    common.mkdir()
-                except FileExistsError:
-                    # Another task's or an administrator's.
-                    continue
-                # Not by the umask, which is that of all threads of the user's code; and never that of
-                # what another user has put in its place.
-                opened = os.open(common, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-                try:
-                    os.fchmod(opened, COMMON_MODE)
-                finally:
-                    os.close(opened)
+                with contextlib.suppress(FileExistsError):
+                    make_common(common)
         directory.mkdir(parents=True, exist_ok=True)
 
     def _run(self) -> None:
