@@ -1,6 +1,6 @@
 //! Tunnels: connections to ports of this agent's containers, which the master asks for and the agent opens.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::runtime::listeners::{Answerer, Owner};
 /// Bytes that one direction of a tunnel holds at most.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Containers publish their ports on this host, and processes listen on it.
-const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// Connects to the port that the master asks for, and carries bytes between both until one side ends. What goes wrong is
 /// reported to the master, whose user waits.
@@ -65,19 +65,24 @@ async fn connect(shared: &SharedState, dial: &Dial) -> Result<TcpStream, String>
         Ok(Err(error)) => return Err(refused(&error.to_string())),
         Err(_) => return Err(refused("no answer")),
     };
-    // Looked at once it is connected: what listened then is who has answered.
+    let own = stream.local_addr().map_err(|e| refused(&e.to_string()))?;
+    let SocketAddr::V4(own) = own else {
+        return Err(refused("the connection has no address of loopback"));
+    };
+    // Looked at once it is connected: which program has accepted it does not change any more.
     let listeners = Arc::clone(&shared.listeners);
-    let answerer = tokio::task::spawn_blocking(move || listeners.answerer(&owner, port));
+    let to = SocketAddrV4::new(HOST, port);
+    let answerer = tokio::task::spawn_blocking(move || listeners.answers(&owner, own, to));
     match answerer.await.unwrap_or(Answerer::Unseen) {
         Answerer::Owner => {}
         Answerer::Another => {
             return Err(format!(
-                "what listens at port {port} of this host is not the task: another program has the port"
+                "what answers at port {port} of this host is not the task: another program has the port, or had it a moment ago"
             ));
         }
         Answerer::Unseen => {
             return Err(format!(
-                "this agent cannot see which program listens at port {port} of its host, and connects to none that may not be \
+                "this agent cannot see which program answers at port {port} of its host, and connects to none that may not be \
                  the task: it belongs to a Unix user whose processes are hidden from the agent, or has just ended"
             ));
         }

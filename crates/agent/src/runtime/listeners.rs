@@ -1,17 +1,21 @@
-//! Who listens on a port of this host: tasks share its network, and a port that one names may be another's, or a service of
+//! Who answers at a port of this host: tasks share its network, and a port that one names may be another's, or a service of
 //! the host.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::sock_diag::End;
 use super::{procfs, sock_diag};
 
 /// What Podman starts each container below, in no container itself. Its command line has the container's id.
 const MONITOR: &str = "conmon";
 /// Programs that listen on a published port in a container's place.
 const FORWARDERS: [&str; 4] = ["docker-proxy", "rootlessport", "conmon", "slirp4netns"];
+
+/// States of a connection that waits for a program to accept it (`net/tcp_states.h`): established, and not yet so.
+const WAITING: [u8; 2] = [1, 3];
 
 /// Whose a listener must be.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,7 +26,7 @@ pub(crate) enum Owner {
     Container(String),
 }
 
-/// Who listens on a port, as far as this agent can see.
+/// Who answers at a port, as far as this agent can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answerer {
     /// Only the owner that was asked for.
@@ -65,7 +69,7 @@ pub(crate) struct Listeners {
 impl Listeners {
     /// Whether all that could answer at a port of loopback belongs to this owner. Reads files below `/proc`: for threads
     /// that may block.
-    pub(crate) fn answerer(&self, owner: &Owner, port: u16) -> Answerer {
+    fn answerer(&self, owner: &Owner, port: u16) -> Answerer {
         let sockets = listening_on(port);
         let known = |inode: &u64| self.holder(owner, *inode).is_some_and(|h| h.holds(*inode));
         let unknown: BTreeSet<u64> = sockets
@@ -93,6 +97,47 @@ impl Listeners {
             return Answerer::Unseen;
         }
         Answerer::Another
+    }
+
+    /// Who answers the connection from `own` to a port of loopback. Reads files below `/proc`: for
+    /// threads that may block.
+    ///
+    /// That the owner listens now is not enough: another program may have accepted the connection and left the port to it. A
+    /// connection that no program has accepted yet is one of a listener that is open still, and was open when all listeners were
+    /// looked at.
+    pub(crate) fn answers(
+        &self,
+        owner: &Owner,
+        own: SocketAddrV4,
+        port: SocketAddrV4,
+    ) -> Answerer {
+        let listens = self.answerer(owner, port.port());
+        if listens != Answerer::Owner {
+            return listens;
+        }
+        let is_owners = match other_end(port, own) {
+            None => return Answerer::Unseen,
+            // What no process holds in another state was closed by the program that accepted it.
+            Some(End { state, inode: 0 }) => WAITING.contains(&state),
+            Some(End { inode, .. }) => {
+                self.known_to_hold(owner, inode)
+                    || !holders_of(owner, &BTreeSet::from([inode])).is_empty()
+            }
+        };
+        if is_owners {
+            Answerer::Owner
+        } else {
+            Answerer::Another
+        }
+    }
+
+    /// Whether one of the owner's processes that are known to listen holds a socket: they accept most connections.
+    fn known_to_hold(&self, owner: &Owner, inode: u64) -> bool {
+        let known = self.lock();
+        let of_owner = known.iter().filter(|((of, _), _)| of == owner);
+        let holders: Vec<Holder> = of_owner.map(|(_, holder)| *holder).collect();
+        drop(known);
+        holders.into_iter().any(|holder| holder.holds(inode))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(Owner, u64), Holder>> {
@@ -154,6 +199,36 @@ fn listeners(table: &str, port: u16) -> Vec<u64> {
         fields.get(9)?.parse().ok()
     };
     table.lines().skip(1).filter_map(listener).collect()
+}
+
+/// The end at `local` of a connection with `remote`.
+fn other_end(local: SocketAddrV4, remote: SocketAddrV4) -> Option<End> {
+    sock_diag::end_of(local, remote).unwrap_or_else(|_| end_in_tables(local, remote))
+}
+
+fn end_in_tables(local: SocketAddrV4, remote: SocketAddrV4) -> Option<End> {
+    ["/proc/net/tcp", "/proc/net/tcp6"]
+        .into_iter()
+        .filter_map(|path| fs::read_to_string(path).ok())
+        .find_map(|table| end_in(&table, local, remote))
+}
+
+/// One end of a connection in a table of sockets.
+fn end_in(table: &str, local: SocketAddrV4, remote: SocketAddrV4) -> Option<End> {
+    let is_at = |field: &str, at: SocketAddrV4| {
+        let (address, port) = field.split_once(':')?;
+        let is_port = u16::from_str_radix(port, 16).ok()? == at.port();
+        Some(is_port && address_of(address)? == IpAddr::V4(*at.ip()))
+    };
+    table.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = is_at(fields.get(1)?, local)? && is_at(fields.get(2)?, remote)?;
+        is_it.then_some(())?;
+        Some(End {
+            state: u8::from_str_radix(fields.get(3)?, 16).ok()?,
+            inode: fields.get(9)?.parse().ok()?,
+        })
+    })
 }
 
 /// An address as the table has it: words of four bytes, each in the order of the host's bytes.
@@ -281,6 +356,90 @@ mod tests {
         let parents = BTreeMap::from([(1, 0), (10, 1), (11, 10), (12, 11), (20, 1)]);
         assert_eq!(below(10, &parents), [10, 11, 12]);
         assert_eq!(below(99, &parents), Vec::<i32>::new());
+    }
+
+    #[test]
+    fn one_end_of_a_connection_is_read_from_the_table() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+            0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 11 1\n\
+            1: 0100007F:9999 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 12 1\n\
+            2: 0100007F:1F90 0100007F:9999 08 00000000:00000000 00:00000000 00000000  1000        0 13 1\n";
+        let at = |port| SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        let end = end_in(table, at(0x1F90), at(0x9999));
+        assert_eq!(
+            end,
+            Some(End {
+                state: 8,
+                inode: 13
+            })
+        );
+        assert_eq!(end_in(table, at(0x1F90), at(0x9998)), None);
+    }
+
+    #[test]
+    fn a_connection_belongs_to_who_has_accepted_it_not_to_who_listens_since() {
+        use std::io::{BufRead, BufReader, Write};
+        use std::net::{SocketAddr, TcpStream};
+        use std::process::{Command, Stdio};
+        // A task that listens at once, and accepts when it is asked to.
+        const TASK: &str = "import socket, sys\n\
+            s = socket.create_server(('127.0.0.1', int(sys.argv[1])))\n\
+            print('listens', flush=True)\n\
+            sys.stdin.readline()\n\
+            c, _ = s.accept()\n\
+            print('has accepted', flush=True)\n\
+            sys.stdin.read()\n";
+        let own_address = |stream: &TcpStream| match stream.local_addr().unwrap() {
+            SocketAddr::V4(own) => own,
+            SocketAddr::V6(_) => panic!("connected over IPv4"),
+        };
+        // This process accepts the connection, and leaves the port to the task.
+        let thief = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = SocketAddrV4::new(Ipv4Addr::LOCALHOST, thief.local_addr().unwrap().port());
+        let stolen = TcpStream::connect(at).unwrap();
+        let (held, _) = thief.accept().unwrap();
+        drop(thief);
+        let mut command = Command::new("python3");
+        command.args(["-c", TASK, &at.port().to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let Ok(mut task) = command.spawn() else {
+            println!("SKIPPED: no python3");
+            return;
+        };
+        let mut output = BufReader::new(task.stdout.take().unwrap()).lines();
+        assert_eq!(output.next().unwrap().unwrap(), "listens");
+        let owner = Owner::Supervisor(i32::try_from(task.id()).unwrap());
+        let listeners = Listeners::default();
+        assert_eq!(listeners.answerer(&owner, at.port()), Answerer::Owner);
+        assert_eq!(
+            listeners.answers(&owner, own_address(&stolen), at),
+            Answerer::Another
+        );
+        drop(held);
+        assert_eq!(
+            listeners.answers(&owner, own_address(&stolen), at),
+            Answerer::Another,
+            "closed by its holder"
+        );
+        let real = TcpStream::connect(at).unwrap();
+        assert_eq!(
+            listeners.answers(&owner, own_address(&real), at),
+            Answerer::Owner,
+            "it waits to be accepted"
+        );
+        let mut input = task.stdin.take().unwrap();
+        input.write_all(b"accept\n").unwrap();
+        assert_eq!(output.next().unwrap().unwrap(), "has accepted");
+        assert_eq!(
+            listeners.answers(&owner, own_address(&real), at),
+            Answerer::Owner
+        );
+        assert_eq!(
+            other_end(at, own_address(&real)),
+            end_in_tables(at, own_address(&real))
+        );
+        task.kill().unwrap();
+        task.wait().unwrap();
     }
 
     #[test]
