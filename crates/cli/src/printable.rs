@@ -73,7 +73,7 @@ fn shown(text: &str, kept: impl Fn(char) -> bool, colours: Colours) -> String {
     out
 }
 
-/// The sequence that sets colours and styles at the beginning of a text ("Select Graphic Rendition", ECMA-48 §8.3.117). With
+/// The sequence that sets colours and styles at the beginning of a text ("Select Graphic Rendition" of ECMA-48). With
 /// other parameters than numbers it would be a private one, with other effects.
 fn colour_sequence(text: &str) -> Option<&str> {
     let parameters = text.strip_prefix("\u{1b}[")?;

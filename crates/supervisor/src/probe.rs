@@ -138,7 +138,7 @@ fn directory(storage: &Value, shared_fs: &Path) -> Result<Option<Storage>, Setup
                 SetupError::task("checkpoint storage of type \"directory\" needs a container_path")
             })?;
             let (root, below) = match (path.parent(), path.file_name()) {
-                (Some(above), Some(name)) => (above, name.into()),
+                (Some(above), Some(name)) if above.has_root() => (above, name.into()),
                 _ => (path, PathBuf::new()),
             };
             Ok(Some(Storage {
@@ -183,9 +183,8 @@ fn try_out(base: &Path) -> Result<(), String> {
     let dir = base.join(format!("det-storage-check-{:016x}", random()));
     let file = dir.join("VALIDATE.txt");
     let content = format!("{:016x}", random());
-    let failed = |what: &str, path: &Path, error: io::Error| {
-        format!("could not {what} {path:?}: {error}")
-    };
+    let failed =
+        |what: &str, path: &Path, error: io::Error| format!("could not {what} {path:?}: {error}");
     fs::create_dir(&dir).map_err(|error| failed("create", &dir, error))?;
     let result = fs::write(&file, &content)
         .map_err(|error| failed("write", &file, error))
@@ -302,9 +301,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("k"), "").unwrap();
         let storage = json!({"type": "directory", "container_path": dir.path()});
-        let [warning] = &check(&storage, "k").unwrap()[..] else {
-            panic!("one warning");
-        };
+        let warnings = check(&storage, "k").unwrap();
+        assert_eq!(warnings.len(), 1);
+        let warning = &warnings[0];
         assert!(
             warning.contains("k/tensorboard/experiment\", in which TensorBoard files are stored"),
             "{warning}"

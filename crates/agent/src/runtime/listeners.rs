@@ -105,12 +105,7 @@ impl Listeners {
     /// That the owner listens now is not enough: another program may have accepted the connection and left the port to it. A
     /// connection that no program has accepted yet is one of a listener that is open still, and was open when all listeners were
     /// looked at.
-    pub(crate) fn answers(
-        &self,
-        owner: &Owner,
-        own: SocketAddrV4,
-        port: SocketAddrV4,
-    ) -> Answerer {
+    pub(crate) fn answers(&self, owner: &Owner, own: SocketAddrV4, port: SocketAddrV4) -> Answerer {
         let listens = self.answerer(owner, port.port());
         if listens != Answerer::Owner {
             return listens;

@@ -70,6 +70,14 @@ pub(crate) struct LogArgs {
 }
 
 impl LogArgs {
+    /// The same, of these attempts of a task alone; of all where there are none.
+    pub(crate) fn of_allocations(self, allocation_ids: Vec<String>) -> Self {
+        Self {
+            allocation_ids,
+            ..self
+        }
+    }
+
     /// All lines so far, and those that follow.
     pub(crate) fn following() -> Self {
         Self {

@@ -183,7 +183,7 @@ fn directories(files: &[ContextFile]) -> usize {
     let mut paths: Vec<String> = files.iter().map(slashed).collect();
     // What begins with the same directory is then side by side.
     paths.sort_unstable();
-    let slashes = |text: &[u8]| text.iter().filter(|byte| **byte == b'/').count();
+    let slashes = |text: &[u8]| text.split(|byte| *byte == b'/').count() - 1;
     let mut count = 0;
     let mut last: &[u8] = b"";
     for path in &paths {
@@ -245,7 +245,7 @@ mod tests {
             assert!(error.message.contains(why), "{}", error.message);
             assert!(error.message.len() < 300, "{}", error.message);
         }
-        let many: Vec<ContextFile> = (0..LIMIT_PATHS_BYTES / LIMIT_PATH_BYTES + 1)
+        let many: Vec<ContextFile> = (0..=LIMIT_PATHS_BYTES / LIMIT_PATH_BYTES)
             .map(|n| file(&format!("{n:0LIMIT_PATH_BYTES$}")))
             .collect();
         let error = pack("files", &many).unwrap_err();
@@ -279,7 +279,7 @@ mod tests {
         }
         let each = LIMIT_LEVELS - 1;
         let deep = |n: usize| file(&format!("{n}/{}f", "d/".repeat(each - 1)));
-        let deepest: Vec<ContextFile> = (0..LIMIT_DIRECTORIES / each + 1).map(deep).collect();
+        let deepest: Vec<ContextFile> = (0..=LIMIT_DIRECTORIES / each).map(deep).collect();
         assert!(pack("files", &deepest[1..]).is_ok());
         let error = pack("files", &deepest).unwrap_err();
         assert_eq!(error.kind, ErrorKind::TooLarge);

@@ -92,9 +92,12 @@ impl Drop for Place {
 
 /// What counts as one address: who has one of these has the others as well.
 fn group(client: IpAddr) -> IpAddr {
-    match client.to_canonical() {
-        client if client.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        client @ IpAddr::V4(_) => client,
+    let client = client.to_canonical();
+    if client.is_loopback() {
+        return IpAddr::V4(Ipv4Addr::LOCALHOST);
+    }
+    match client {
+        IpAddr::V4(_) => client,
         // The part that a network gives to a machine, which chooses the rest.
         IpAddr::V6(client) => IpAddr::V6(Ipv6Addr::from_bits(client.to_bits() >> 64 << 64)),
     }

@@ -28,7 +28,6 @@ use axum::response::{IntoResponse, Response};
 use crate::app::context::Context;
 use crate::error::{AppError, ErrorKind};
 use crate::http::error::ApiError;
-use crate::http::page;
 use crate::http::tokens;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -79,9 +78,7 @@ pub(crate) async fn check(
         None
     };
     let refused = refused.or_else(|| {
-        // A page that logs a browser in could make it another user's without a word.
-        let cors = config.enable_cors && request.uri().path() != page::login::PATH;
-        forged(request.method(), request.headers(), cors).then(|| {
+        forged(request.method(), request.headers(), config.enable_cors).then(|| {
             AppError::new(
                 ErrorKind::Forbidden,
                 "forbidden: a request that changes something was sent by a page of another site, or by a browser that \

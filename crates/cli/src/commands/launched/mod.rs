@@ -232,10 +232,7 @@ pub(crate) async fn run(
             logs,
         } => {
             let id = expand(kind, client, &id).await?;
-            let logs = LogArgs {
-                allocation_ids,
-                ..*logs
-            };
+            let logs = logs.of_allocations(allocation_ids);
             logs::print(client, &LogSource::Task(id), &logs).await
         }
         LaunchedAction::Pause { id } => {

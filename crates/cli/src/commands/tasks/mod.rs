@@ -119,10 +119,7 @@ pub(crate) async fn run(args: TaskArgs, context: &Context) -> Result<ExitCode, C
             logs,
         }) => {
             let id = lookup::task_id(&client, task_id).await?;
-            let logs = LogArgs {
-                allocation_ids,
-                ..*logs
-            };
+            let logs = logs.of_allocations(allocation_ids);
             logs::print(&client, &LogSource::Task(id), &logs).await
         }
         Some(TaskAction::Metrics(args)) => {

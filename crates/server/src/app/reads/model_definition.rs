@@ -17,7 +17,7 @@ use crate::app::ownership::Ownership;
 use crate::app::turns::Turns;
 use crate::app::{existing, reads};
 use crate::auth::Actor;
-use crate::budget::{Account, Budget, Reservation};
+use crate::budget::{Budget, Reservation};
 use crate::error::{AppError, AppResult};
 
 /// Bytes of an archive that are read from the store at once; a multiple of three, so that their base64 texts join
@@ -123,11 +123,7 @@ impl Archive {
 
     /// Counts for the actor what sending it takes.
     pub(crate) async fn reserve(&self) -> AppResult<Reservation> {
-        self.budget.reserve(self.account(), SENDING_BYTES).await
-    }
-
-    fn account(&self) -> Account {
-        Some(self.user_id)
+        self.budget.reserve(Some(self.user_id), SENDING_BYTES).await
     }
 
     /// Searches it on a thread that may block, at the actor's turn. `search` gets the archive and what is reserved for what
@@ -142,7 +138,7 @@ impl Archive {
             let turn = self.searches.take(self.user_id).await?;
             let at_once = || {
                 self.budget
-                    .try_reserve(self.account(), SEARCHING_BYTES)
+                    .try_reserve(Some(self.user_id), SEARCHING_BYTES)
                     .ok()
             };
             let found = match reserved.take().or_else(at_once) {
@@ -160,7 +156,7 @@ impl Archive {
             match found {
                 Search::Found(found) => return Ok(found),
                 Search::Needs(bytes) => {
-                    reserved = Some(self.budget.reserve(self.account(), bytes).await?);
+                    reserved = Some(self.budget.reserve(Some(self.user_id), bytes).await?);
                 }
             }
         }

@@ -4,6 +4,7 @@ use det_config::container::BindMount;
 
 use super::*;
 use det_checkpoint_files::tree::{DEEPEST, open_file};
+use nix::sys::stat::{Mode, mkdirat};
 
 const UUID: &str = "0b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
 
