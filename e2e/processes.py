@@ -28,7 +28,7 @@ _kept: list[socket.socket] = []
 def free_port() -> int:
     """A TCP port of the loopback address that no process listens on, and that this process keeps for itself.
 
-    Masters come back at the port that they had: meanwhile nobody else may be given it. Test processes that ask here, and the
+    Masters come back at the port that they had: meanwhile it may be given to no other. Test processes that ask here, and the
     failpoint tests in Rust, keep a port by an abstract Unix socket with its number, which ends with the process.
     """
     for port in random.sample(PORTS, len(PORTS)):
