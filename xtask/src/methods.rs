@@ -101,9 +101,12 @@ impl Methods {
         let used = imports(text, &module);
         for (header, methods) in blocks(text) {
             let owner = match header.strip_prefix(TRAIT) {
-                Some(header) => own_type(header).inspect(|(name, _)| {
-                    sources.traits.insert(name.clone());
-                }),
+                // What a trait requires is behind a colon.
+                Some(header) => {
+                    own_type(header.split(": ").next().unwrap_or(header)).inspect(|(name, _)| {
+                        sources.traits.insert(name.clone());
+                    })
+                }
                 None => own_type(&header),
             };
             if let Some((name, steps)) = owner {

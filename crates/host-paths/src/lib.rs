@@ -109,7 +109,7 @@ pub enum OpenError {
 /// # Errors
 /// When it does not exist, cannot be reached, may not be used, or a part of its path is a link that is not to be followed.
 pub fn open(path: &Path, trust: Trust<'_>) -> Result<FoundPath, OpenError> {
-    Ok(Walk::begin(path, trust, Making::Nothing)?.run()?.0)
+    Ok(Walk::begin(path, trust, Creation::Nothing)?.run()?.0)
 }
 
 /// Opens a directory, and creates what is missing of it with mode 0755. Nothing is created where it may not be used.
@@ -117,7 +117,7 @@ pub fn open(path: &Path, trust: Trust<'_>) -> Result<FoundPath, OpenError> {
 /// # Errors
 /// As [`open`], and when a part cannot be created.
 pub fn create(path: &Path, trust: Trust<'_>) -> Result<FoundPath, OpenError> {
-    Ok(Walk::begin(path, trust, Making::Missing)?.run()?.0)
+    Ok(Walk::begin(path, trust, Creation::Missing)?.run()?.0)
 }
 
 /// Opens the directory `below` an open one, and makes each part of it a directory that tasks of all users share, like
@@ -145,7 +145,7 @@ pub fn share(
     })?;
     let walk = Walk {
         trust,
-        making: Making::Shared(sharer),
+        creation: Creation::Shared(sharer),
         at,
         path: root.path.clone(),
         left: parts(below).collect(),
@@ -171,7 +171,7 @@ pub fn open_as_is(path: &Path) -> io::Result<FoundPath> {
 
 /// What becomes of directories on the way.
 #[derive(Clone, Copy)]
-enum Making {
+enum Creation {
     /// They are opened.
     Nothing,
     /// Those that are missing are created, with mode 0755.
@@ -182,7 +182,7 @@ enum Making {
 
 struct Walk<'a> {
     trust: Trust<'a>,
-    making: Making,
+    creation: Creation,
     at: OwnedFd,
     path: PathBuf,
     left: VecDeque<OsString>,
@@ -210,13 +210,13 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> OpenError 
 }
 
 impl<'a> Walk<'a> {
-    fn begin(path: &Path, trust: Trust<'a>, making: Making) -> Result<Self, OpenError> {
+    fn begin(path: &Path, trust: Trust<'a>, creation: Creation) -> Result<Self, OpenError> {
         if !path.is_absolute() {
             return Err(OpenError::Form);
         }
         Ok(Self {
             trust,
-            making,
+            creation,
             at: root()?,
             path: PathBuf::from("/"),
             left: parts(path).collect(),
@@ -228,10 +228,10 @@ impl<'a> Walk<'a> {
 
     /// Whether what is missing is created.
     fn creates(&self) -> bool {
-        match self.making {
-            Making::Nothing => false,
-            Making::Missing => true,
-            Making::Shared(_) => self.links.is_empty(),
+        match self.creation {
+            Creation::Nothing => false,
+            Creation::Missing => true,
+            Creation::Shared(_) => self.links.is_empty(),
         }
     }
 
@@ -273,9 +273,9 @@ impl<'a> Walk<'a> {
                 return Err(OpenError::Absent(path));
             }
             self.check(&path)?;
-            let mode = match self.making {
-                Making::Shared(_) => shared::HALF_MADE_MODE,
-                Making::Nothing | Making::Missing => 0o755,
+            let mode = match self.creation {
+                Creation::Shared(_) => shared::HALF_MADE_MODE,
+                Creation::Nothing | Creation::Missing => 0o755,
             };
             match mkdirat(self.at.as_fd(), name, Mode::from_bits_truncate(mode)) {
                 Ok(()) => self.is_new = true,
@@ -287,12 +287,13 @@ impl<'a> Walk<'a> {
         }
         match opened {
             Ok(directory) => {
-                if let Making::Shared(sharer) = self.making
+                if let Creation::Shared(sharer) = self.creation
                     && self.links.is_empty()
                 {
                     self.check(&path)?;
-                    let settled = sharer.settle(self.at.as_fd(), directory.as_fd(), self.is_new);
-                    let from = settled.map_err(|source| OpenError::Access {
+                    let shared =
+                        sharer.open_to_all(self.at.as_fd(), directory.as_fd(), self.is_new);
+                    let from = shared.map_err(|source| OpenError::Access {
                         action: "open to the tasks of all users",
                         path: path.clone(),
                         source,

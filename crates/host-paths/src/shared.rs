@@ -47,7 +47,7 @@ pub struct TakenOver {
 
 impl Sharer {
     /// Sees to it that a directory, open as the others (`O_PATH`), is shared. Returns from whom it was taken.
-    pub(crate) fn settle(
+    pub(crate) fn open_to_all(
         self,
         above: BorrowedFd<'_>,
         directory: BorrowedFd<'_>,

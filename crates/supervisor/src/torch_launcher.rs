@@ -90,7 +90,9 @@ mod tests {
 
     fn read(lines: &[&str]) -> Option<(u32, i32)> {
         let mut failure = FirstFailure::default();
-        lines.iter().for_each(|line| failure.see(line));
+        for line in lines {
+            failure.see(line);
+        }
         failure.found(Some(4))
     }
 
