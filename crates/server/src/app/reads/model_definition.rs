@@ -151,7 +151,10 @@ impl Archive {
                     });
                     found.await.map_err(AppError::internal)??
                 }
-                None => Search::Needs(SEARCHING_BYTES),
+                None => {
+                    drop(turn);
+                    Search::Needs(SEARCHING_BYTES)
+                }
             };
             match found {
                 Search::Found(found) => return Ok(found),
