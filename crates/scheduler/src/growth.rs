@@ -6,7 +6,7 @@ use std::sync::Arc;
 use det_ids::{AllocationId, PlaceId};
 
 use crate::future::ShapeSet;
-use crate::model::{PlaceState, PoolSettings, Provisionable};
+use crate::model::{PlaceState, Policy, PoolSettings, Provisionable};
 use crate::prepared::{PlaceView, PreparedPool, Service, WaitingRequest};
 use crate::reason::{BlockingCause, WaitReason};
 use crate::space::Parts;
@@ -93,6 +93,7 @@ pub(crate) fn growth<'r>(
     let mut grown = None;
     let mut served = BTreeSet::new();
     let mut growth = Vec::new();
+    let mut gate = Gate::new(prepared);
     // Shapes that the pool has nothing for however it grows. It only becomes fuller, so that each of them is tried once: a
     // queue full of such requests costs little, and does not hide one behind them that growth helps.
     let mut unfit = ShapeSet::new(prepared.shapes.len());
@@ -103,15 +104,20 @@ pub(crate) fn growth<'r>(
         };
         let (id, shape) = (&waiting.request.allocation_id, waiting.shape);
         let misfits = prepared.shapes[shape].misfits.as_ref();
+        if misfits.is_some_and(|misfits| misfits.is_refused) {
+            continue;
+        }
         if unfit.contains(shape)
-            || misfits.is_some_and(|misfits| misfits.is_refused)
+            || gate.is_closed(waiting)
             || !is_for_want_of_places(reason, &served)
             || given_up.contains(id)
         {
+            gate.close(waiting, reason);
             continue;
         }
         let grown = grown.get_or_insert_with(|| GrownPool::new(prepared, added, placed));
         let Some(taken) = grown.take(&prepared.settings, waiting) else {
+            gate.close(waiting, reason);
             unfit.insert(shape);
             unfit_shapes += 1;
             if unfit_shapes == MOST_UNFIT {
@@ -128,6 +134,63 @@ pub(crate) fn growth<'r>(
         }
     }
     growth
+}
+
+/// What keeps less important work from starting, also on places that are added: a more important request that waits for
+/// slots and that nothing is added for. With the policy of priorities alone.
+struct Gate<'p> {
+    prepared: &'p PreparedPool,
+    /// Whether it holds for work that can be preempted as well; `None` = there is no gate.
+    holds_for_preemptible: Option<bool>,
+    /// The class that has closed it, for requests with slots and for those without.
+    closed_by: [Option<i64>; 2],
+}
+
+impl<'p> Gate<'p> {
+    fn new(prepared: &'p PreparedPool) -> Self {
+        let holds_for_preemptible = match prepared.settings.policy {
+            Policy::Priority { preemption, .. } => Some(!preemption),
+            Policy::FairShare | Policy::RoundRobin => None,
+        };
+        Self {
+            prepared,
+            holds_for_preemptible,
+            closed_by: [None, None],
+        }
+    }
+
+    fn closed_by(&mut self, waiting: &WaitingRequest) -> &mut Option<i64> {
+        &mut self.closed_by[usize::from(waiting.slots == 0)]
+    }
+
+    fn is_closed(&mut self, waiting: &WaitingRequest) -> bool {
+        let rank = self.prepared.jobs[waiting.job].rank;
+        let is_held = match self.holds_for_preemptible {
+            Some(holds_for_preemptible) => holds_for_preemptible || !waiting.preemptible,
+            None => false,
+        };
+        is_held && self.closed_by(waiting).is_some_and(|class| class != rank)
+    }
+
+    /// A request waits for this reason, and nothing is added for it.
+    fn close(&mut self, waiting: &WaitingRequest, reason: &WaitReason) {
+        if closes(reason) {
+            let rank = self.prepared.jobs[waiting.job].rank;
+            self.closed_by(waiting).get_or_insert(rank);
+        }
+    }
+}
+
+/// Whether a request that waits for this reason could start if it had slots.
+fn closes(reason: &WaitReason) -> bool {
+    match reason {
+        WaitReason::WaitingForInstances { .. }
+        | WaitReason::NotEnoughFreeSlots { .. }
+        | WaitReason::WaitingForPreemption { .. }
+        | WaitReason::ReservedFor { .. } => true,
+        WaitReason::PlacesDoNotFit { otherwise, .. } => closes(otherwise),
+        _ => false,
+    }
 }
 
 /// What a request takes.

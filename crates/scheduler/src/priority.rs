@@ -17,8 +17,8 @@
 //! 3. **Close.** If a request did not fit, less important classes start nothing (without preemption), or only work that
 //!    can be preempted again (with it), and nothing while running work is being stopped.
 //!
-//! A request that its job's cap holds back, or that no enabled or returning places could hold, closes nothing, because
-//! no request would gain by waiting for it.
+//! A request that its job's cap holds back, that is admitted to no place, or that no enabled or returning places could hold,
+//! closes nothing, because no request would gain by waiting for it.
 //!
 //! Running the rule again on its own result decides nothing new, because step 1 leaves nothing that fits, and step 2
 //! finds the same requests in the same order with the same capacity.
@@ -274,9 +274,15 @@ impl<'a, 'b> PriorityPass<'a, 'b> {
     }
 
     /// Step 3: the first request that did not fit closes the class. A later one of its job may have started meanwhile
-    /// and filled the job's cap: then it is the cap that holds it back.
+    /// and filled the job's cap: then it is the cap that holds it back. One that is admitted to no place, as by a quota,
+    /// closes nothing: less important work takes nothing from it.
     fn close(&mut self, class: &Class) {
+        let prepared = self.shared.prepared;
         for &request in &class.unfit {
+            let shape = &prepared.shapes[prepared.requests[request].shape];
+            if shape.misfits.as_ref().is_some_and(|it| it.is_refused) {
+                continue;
+            }
             let freeing = self.shared.waits[request] == Wait::Freeing;
             match self.shared.exceeds(request).filter(|_| !freeing) {
                 Some(limit) => self.shared.waits[request] = limit,

@@ -165,6 +165,45 @@ fn no_place_is_added_for_what_is_admitted_to_none() {
 }
 
 #[test]
+fn what_a_quota_refuses_keeps_no_less_important_work_from_starting() {
+    let world = growing(pool(), 3)
+        .place("a", 8)
+        .running("r", 3, &prio(10))
+        .queued("refused", 1, &prio(10).refused("a quota"));
+    let fits = world.clone().queued("t", 5, &prio(42));
+    assert_eq!(fits.decide().placements.len(), 1);
+    let grows = world
+        .queued("t", 6, &prio(42))
+        .queued("gang", 16, &prio(42));
+    assert_eq!(asked(&grows), [ask("t", 1, &[6])]);
+}
+
+#[test]
+fn no_place_is_added_for_less_important_work_that_may_not_start() {
+    // Two more places would hold the gang, which starts nothing before the urgent task has started.
+    let world = growing(pool(), 3)
+        .place("a", 8)
+        .running("r", 8, &prio(10))
+        .queued("urgent", 24, &prio(10))
+        .queued("gang", 16, &prio(42));
+    assert_eq!(asked(&world), []);
+    let given_up = |world: &World| {
+        let mut planner = Planner::of(&world.pool, &world.queue);
+        planner.given_up = Arc::new(BTreeSet::from(["urgent".into()]));
+        let growth = planner.pass(world.now, 0).growth;
+        let ids = growth.into_iter().map(|it| it.allocation_id.to_string());
+        ids.collect::<Vec<_>>()
+    };
+    let small = growing(pool(), 3)
+        .place("a", 8)
+        .running("r", 8, &prio(10))
+        .queued("urgent", 8, &prio(10))
+        .queued("gang", 16, &prio(42))
+        .queued("equal", 8, &prio(10));
+    assert_eq!(given_up(&small), ["equal"]);
+}
+
+#[test]
 fn a_task_that_was_given_up_takes_nothing_of_what_the_pool_may_become() {
     let world = growing(pool(), 2)
         .place("a", 8)
