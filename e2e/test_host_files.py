@@ -99,6 +99,7 @@ def test_the_directory_of_the_clusters_storage_belongs_to_no_user(host: pathlib.
         [checkpoint] = cluster.checkpoints(of_first["experimentId"])
         owner = (base / checkpoint["uuid"]).stat().st_uid
         assert owner != 0
+        cluster.expect_alarm("a directory of checkpoint storage belonged to a user")
         os.chown(base, owner, owner)
         base.chmod(0o755)
         other = {"DET_USER": "admin", "DET_PASS": cluster.password}
