@@ -32,10 +32,11 @@ pub(super) fn with_calm_waits(docker: Docker, version: &str) -> Docker {
     })
 }
 
-/// The address of a wait in the API of this major version of Podman; `None` if the request is no wait.
+/// The address of a wait in the API of this major version of Podman; `None` if the request is no wait, or the version is not
+/// known.
 fn calm_wait(uri: &Uri, major: u32) -> Option<Uri> {
     let (before, container) = uri.path().strip_suffix("/wait")?.rsplit_once('/')?;
-    if !before.ends_with("/containers") {
+    if !before.ends_with("/containers") || major == 0 {
         return None;
     }
     let path = format!("/v{major}.0.0/libpod/containers/{container}/wait?interval={LOOK_EVERY}");
@@ -76,5 +77,9 @@ mod tests {
         ] {
             assert_eq!(asked(other), None);
         }
+        let wait = "http://socket/v1.41/containers/det-c1/wait"
+            .parse()
+            .unwrap();
+        assert_eq!(calm_wait(&wait, 0), None, "no version is known");
     }
 }
