@@ -156,6 +156,21 @@ pub fn share(
     walk.run()
 }
 
+/// [`share`] by agent or master. `warn` receives what was taken from users, one directory at a time: this crate writes no log.
+///
+/// # Errors
+/// As [`share`].
+pub fn share_as_host(
+    root: &FoundPath,
+    below: &Path,
+    trust: Trust<'_>,
+    warn: impl FnMut(&TakenOver),
+) -> Result<(), OpenError> {
+    let (_, taken) = share(root, below, trust, Sharer::Host)?;
+    taken.iter().for_each(warn);
+    Ok(())
+}
+
 /// Opens a directory with the rights of this process, through any link.
 ///
 /// # Errors

@@ -1,5 +1,6 @@
 //! Directories that tasks of all users share.
 
+use std::fmt;
 use std::fs::{Permissions, set_permissions};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -36,13 +37,22 @@ pub enum Sharer {
     Task,
 }
 
-/// A directory that was taken from a user.
+/// A directory that was taken from a user. As text it is a warning for the operators of the host, without path and user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenOver {
     /// Its path without links.
     pub path: PathBuf,
     /// The user id of its owner until then.
     pub uid: u32,
+}
+
+impl fmt::Display for TakenOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "a directory of checkpoint storage belonged to a user and is root's now; the user could replace what others had \
+             stored in it",
+        )
+    }
 }
 
 impl Sharer {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use det_host_paths::{FoundPath, OpenError, Sharer, Trust, share};
+use det_host_paths::{FoundPath, OpenError, TakenOver, Trust, share_as_host};
 use det_taskspec::guard::HostGuard;
 use det_taskspec::{CheckedMount, Mount, SharedDirectories, TaskUser};
 use nix::errno::Errno;
@@ -105,29 +105,21 @@ fn share_storage(
     shared: &SharedDirectories,
     trust: Trust<'_>,
 ) -> Result<(), String> {
-    if let Err(error) = share_below(root, &shared.checkpoints, trust) {
+    let share = |below: &str| share_as_host(root, Path::new(below), trust, warn_of_owner);
+    if let Err(error) = share(&shared.checkpoints) {
         if !leaves_it_to_tasks(&error) {
             return Err(error.to_string());
         }
         tracing::warn!(%error, "checkpoint storage is left to the tasks, of which the first one can replace what others store");
     }
-    if let Err(error) = share_below(root, &shared.tensorboard, trust) {
+    if let Err(error) = share(&shared.tensorboard) {
         tracing::warn!(%error, "directories of TensorBoard files are left to the tasks, of which the first one can replace those of others");
     }
     Ok(())
 }
 
-fn share_below(root: &FoundPath, below: &str, trust: Trust<'_>) -> Result<(), OpenError> {
-    let (_, taken) = share(root, Path::new(below), trust, Sharer::Host)?;
-    for from in taken {
-        tracing::warn!(
-            path = %from.path.display(),
-            uid = from.uid,
-            "a directory of checkpoint storage belonged to a user and is root's now; the user could replace what others had \
-             stored in it"
-        );
-    }
-    Ok(())
+fn warn_of_owner(from: &TakenOver) {
+    tracing::warn!(path = %from.path.display(), uid = from.uid, "{from}");
 }
 
 /// Whether the agent lacks the right, as one that is not root, or root on a network file system that gives it none: tasks

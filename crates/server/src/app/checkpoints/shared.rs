@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use det_config::container::BindMount;
 use det_config::master::MasterConfig;
 use det_config::storage::StorageLocation;
-use det_host_paths::{OpenError, Sharer, Trust, open_as_is, share};
+use det_host_paths::{OpenError, Trust, open_as_is, share_as_host};
 use det_ids::ClusterId;
 use det_taskspec::tensorboard_directory;
 
@@ -69,16 +69,9 @@ fn prepare_in(root: &Path, below: &Path, cluster_id: &ClusterId) -> Result<(), O
         source,
     })?;
     let tensorboard = below.join(tensorboard_directory(cluster_id.as_str()));
-    let (_, taken) = share(&root, &tensorboard, trust, Sharer::Host)?;
-    for from in taken {
-        tracing::warn!(
-            path = %from.path.display(),
-            uid = from.uid,
-            "a directory of checkpoint storage belonged to a user and is root's now; the user could replace what others had \
-             stored in it"
-        );
-    }
-    Ok(())
+    share_as_host(&root, &tensorboard, trust, |from| {
+        tracing::warn!(path = %from.path.display(), uid = from.uid, "{from}");
+    })
 }
 
 #[cfg(test)]
