@@ -12,6 +12,7 @@ pub mod app;
 pub mod auth;
 pub mod background;
 pub mod budget;
+mod client_network;
 mod connections;
 mod drivers;
 pub mod error;

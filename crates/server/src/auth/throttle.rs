@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
+use crate::client_network::client_network;
 use crate::error::{AppError, ErrorKind};
 
 /// Names, and addresses, that are remembered in each of the two generations.
@@ -69,19 +70,8 @@ impl Origin {
         name.copy_from_slice(&Sha256::digest(username.as_bytes())[..16]);
         Self {
             name,
-            address: network(address),
+            address: client_network(address),
         }
-    }
-}
-
-/// The address itself, of IPv6 the network of 64 bits that one host usually has for itself.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let prefix = u128::from(address) & !u128::from(u64::MAX);
-            IpAddr::V6(Ipv6Addr::from(prefix))
-        }
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::client_network::client_network;
 
 /// An address gets one more place as long as it has fewer than so many times as many as are free. One alone gets three
 /// quarters of all (all clients may come by one proxy), two get 43 % each, and there is always something left for an
@@ -92,15 +94,10 @@ impl Drop for Place {
 
 /// What counts as one address: who has one of these has the others as well.
 fn group(client: IpAddr) -> IpAddr {
-    let client = client.to_canonical();
-    if client.is_loopback() {
+    if client.to_canonical().is_loopback() {
         return IpAddr::V4(Ipv4Addr::LOCALHOST);
     }
-    match client {
-        IpAddr::V4(_) => client,
-        // The part that a network gives to a machine, which chooses the rest.
-        IpAddr::V6(client) => IpAddr::V6(Ipv6Addr::from_bits(client.to_bits() >> 64 << 64)),
-    }
+    client_network(client)
 }
 
 #[cfg(test)]
