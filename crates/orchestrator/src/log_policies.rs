@@ -6,6 +6,7 @@ use det_config::container::LogAction;
 use det_ids::{AllocationId, PlaceId, TaskId};
 use det_lifecycle::log_findings::LogFindings;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
+use det_taskspec::TaskKind;
 use serde_json::json;
 
 use crate::{Cause, LogLevel, Record, Scene, Task, TaskRows, Topic, TrialRows};
@@ -119,9 +120,9 @@ fn record<R: TrialRows + TaskRows>(scene: &mut Scene<'_, R>, task: &Task, found:
     });
     scene.record(Record {
         cause: Cause::actor(ActorName::Master),
-        subject: match task.trial_id {
-            Some(id) => Subject::Trial(id),
-            None => Subject::Task(task.id.clone()),
+        subject: match (task.kind, task.trial_id) {
+            (TaskKind::Trial, Some(id)) => Subject::Trial(id),
+            _ => Subject::Task(task.id.clone()),
         },
         kind: EventKind::LogPolicyMatched,
         from: None,

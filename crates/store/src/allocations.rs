@@ -70,6 +70,14 @@ impl TaskRow {
     pub fn label(&self) -> TaskLabel<'_> {
         TaskLabel::new(self.kind, &self.id, self.trial_id.zip(self.experiment_id))
     }
+
+    /// The command by which a user lets it go on while it is paused: a trial's task follows its experiment.
+    pub fn resume_command(&self) -> String {
+        match (self.kind, self.experiment_id) {
+            (TaskKind::Trial, Some(experiment)) => format!("det experiment activate {experiment}"),
+            _ => format!("det task unpause {}", self.id),
+        }
+    }
 }
 
 /// One attempt's claim on slots, with the kind and the experiment of its task.

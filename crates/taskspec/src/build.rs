@@ -10,7 +10,8 @@ use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
 use crate::variables::DTRAIN_SSH_PORT;
 use crate::{
     ContainerSpec, DeviceMapping, Mount, RegistryAuth, SHARED_FS_DIR, Sampling, Script,
-    SharedDirectories, SystemMetrics, TaskDetails, TaskFile, WORK_DIR, tensorboard_directory,
+    SharedDirectories, SystemMetrics, TaskDetails, TaskFile, TaskKind, WORK_DIR,
+    tensorboard_directory,
 };
 
 use capabilities::kept;
@@ -138,7 +139,8 @@ fn script(
     token: &str,
 ) -> Result<Script, SpecError> {
     let (request, defaults) = (&task.request, &task.defaults);
-    let storage = task.storage.as_ref().filter(|_| trial.is_some());
+    let is_trial = task.kind.kind() == TaskKind::Trial;
+    let storage = task.storage.as_ref().filter(|_| is_trial);
     let hook = &defaults.startup_hook;
     let details = match &task.kind {
         KindFacts::Trial(_) => None,
@@ -150,14 +152,14 @@ fn script(
         task_id: task.task_id.clone(),
         container_id: place.container_id.clone(),
         env: environment(task, trial, place, training_ports, token)?,
-        work_dir: work_dir(task, trial),
+        work_dir: work_dir(task),
         context: details.is_none_or(TaskDetails::has_context),
         startup_hook: details.is_none_or(TaskDetails::has_startup_hook),
         pool_startup_hook: hook
             .clone()
             .filter(|hook| !hook.trim().is_empty())
             .filter(|_| details.is_none_or(TaskDetails::has_pool_hook)),
-        rendezvous: trial.is_some(),
+        rendezvous: is_trial,
         storage_probe: storage.map(|storage| storage.document.clone()),
         entrypoint: details
             .and_then(TaskDetails::entrypoint)
@@ -171,7 +173,7 @@ fn script(
         system_metrics: trial
             .filter(|trial| trial.system_metrics)
             .map(system_metrics),
-        task_metrics: Some(SAMPLING).filter(|_| trial.is_none() && request.system_metrics),
+        task_metrics: Some(SAMPLING).filter(|_| !is_trial && request.system_metrics),
         files: files(&task.kind, place, training_ports),
         token: token.to_owned(),
         grace_seconds: GRACE_SECONDS,
@@ -212,10 +214,11 @@ fn system_metrics(trial: &TrialFacts) -> SystemMetrics {
 /// The working directory with the owner's name in it. Which Unix user the task is, and so what `$AGENT_USER` is, can depend
 /// on the place. The configuration of a launched task has that of its pool, unless it was dropped there for files that come
 /// along, or cleared.
-fn work_dir(task: &TaskFacts, trial: Option<&TrialFacts>) -> String {
+fn work_dir(task: &TaskFacts) -> String {
+    let is_trial = task.kind.kind() == TaskKind::Trial;
     let own = task.request.work_dir.as_deref();
     let of_pool = task.defaults.work_dir.as_deref();
-    own.or(of_pool.filter(|_| trial.is_some()))
+    own.or(of_pool.filter(|_| is_trial))
         .unwrap_or(WORK_DIR)
         .replace("$DET_USER", &task.owner_name)
 }

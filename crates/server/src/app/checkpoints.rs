@@ -57,7 +57,7 @@ use det_store::{
     Store, StoreError, WriteTx, allocations, checkpoint_removals, checkpoints, experiments,
     task_documents, trials,
 };
-use det_taskspec::TaskDetails;
+use det_taskspec::{TaskDetails, TaskKind};
 use serde_json::{Map, Value, json};
 
 use crate::app::context::Context;
@@ -165,12 +165,13 @@ impl Checkpoints {
             return same_report(&known, &row);
         }
         let task = existing::task(&mut tx.conn(), &row.task_id).await?;
-        let Some(trial_id) = task.trial_id else {
+        if task.kind != TaskKind::Trial {
             return Err(AppError::invalid(format!(
                 "field \"taskId\": task \"{}\" runs no trial, and only trials have checkpoints",
                 task.id
             )));
-        };
+        }
+        let trial_id = existing::trial_of(&task.id, task.trial_id)?;
         let trial = existing::trial(&mut tx.conn(), trial_id).await?;
         actor.require_current_run(trial_id, trial.run_id)?;
         if let Actor::Task(task) = actor {

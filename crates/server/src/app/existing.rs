@@ -23,6 +23,16 @@ pub(crate) async fn trial(conn: &mut Conn<'_>, id: TrialId) -> AppResult<TrialRo
     row.ok_or_else(|| AppError::not_found(ObjectKind::Trial, id))
 }
 
+/// The trial of a task whose kind is [`TaskKind::Trial`]: `trial_id` of its row, or of a row of its attempts. A row of such a
+/// task that names none errs as a defect of what is stored.
+pub(crate) fn trial_of(task_id: &TaskId, trial_id: Option<TrialId>) -> AppResult<TrialId> {
+    trial_id.ok_or_else(|| {
+        AppError::internal(anyhow::anyhow!(
+            "task {task_id} is that of a trial, and its row names none"
+        ))
+    })
+}
+
 /// The job with this id, or the error "not found".
 pub(crate) async fn job(conn: &mut Conn<'_>, id: &JobId) -> AppResult<JobRow> {
     let row = experiments::job(conn, id).await?;

@@ -481,15 +481,11 @@ fn not_there(name: &str, task: &TaskRow) -> AppError {
         );
     }
     if let TaskState::Suspended | TaskState::Stopping(Stop::Suspend) = task.state {
-        let go_on = match task.experiment_id {
-            Some(id) => format!("`det experiment activate {id}`"),
-            None => format!("`det task unpause {}`", task.id),
-        };
         return AppError::new(
             ErrorKind::Unreachable,
             format!("service \"{name}\" does not run: its task is paused"),
         )
-        .hint(format!("{go_on} lets it go on"));
+        .hint(format!("`{}` lets it go on", task.resume_command()));
     }
     AppError::new(
         ErrorKind::Unreachable,

@@ -6,7 +6,7 @@ pub mod identity;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use det_ids::{AllocationId, ClusterId, ContainerId, MasterId, PlaceId, TrialId, UserId};
+use det_ids::{AllocationId, ClusterId, ContainerId, MasterId, PlaceId, UserId};
 use det_lifecycle::object::ObjectKind;
 use det_rm::{ContainerStart, Origin, PlacedNamespace};
 use det_store::allocations::{self, AllocationRow, ContainerRow};
@@ -14,7 +14,7 @@ use det_store::experiments::JobRow;
 use det_store::{Conn, task_documents};
 use det_taskspec::{
     ClusterFacts, ContainerRequest, DeviceKind, KindFacts, PlaceFacts, RunsIn, SlotGrant,
-    SpecError, StorageFacts, TaskFacts, TaskUser, TrialFacts, container_spec,
+    SpecError, StorageFacts, TaskFacts, TaskKind, TaskUser, TrialFacts, container_spec,
 };
 
 use crate::app::configs::{Configs, launched_config};
@@ -165,18 +165,23 @@ impl Specs {
         allocation: &AllocationRow,
         conn: &mut Conn<'_>,
     ) -> AppResult<TaskFacts> {
-        match allocation.trial_id {
-            Some(trial_id) => self.trial_facts(allocation, trial_id, conn).await,
-            None => self.launched_facts(allocation, conn).await,
+        match allocation.kind {
+            TaskKind::Trial => self.trial_facts(allocation, conn).await,
+            TaskKind::Notebook
+            | TaskKind::Shell
+            | TaskKind::Command
+            | TaskKind::Tensorboard
+            | TaskKind::CheckpointGc
+            | TaskKind::Generic => self.launched_facts(allocation, conn).await,
         }
     }
 
     async fn trial_facts(
         &self,
         allocation: &AllocationRow,
-        trial_id: TrialId,
         conn: &mut Conn<'_>,
     ) -> AppResult<TaskFacts> {
+        let trial_id = existing::trial_of(&allocation.task_id, allocation.trial_id)?;
         let trial = existing::trial(conn, trial_id).await?;
         let experiment = existing::experiment(conn, trial.experiment_id).await?;
         let owner = self.owner(experiment.owner_id)?;

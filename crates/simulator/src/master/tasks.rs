@@ -9,6 +9,7 @@ use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_lifecycle::state_name::CheckpointState;
 use det_lifecycle::trial::EarlyExit;
 use det_orchestrator::{Allocation, Cause, Event, Mutant as CoreMutant, validation};
+use det_taskspec::TaskKind;
 
 use super::{RefusalText, Topic, Tx, core};
 use crate::mutant::Mutant;
@@ -90,7 +91,7 @@ impl Tx<'_> {
             Call::Line { sequence } => self.append_line(allocation, container, sequence),
             Call::Poll => {
                 // A trial's code shows that it can be asked when its containers meet.
-                if self.rows.allocation(allocation)?.trial_id.is_none() {
+                if self.rows.allocation(allocation)?.kind != TaskKind::Trial {
                     self.advance([Event::Listens {
                         id: allocation.clone(),
                         cause: cause(),

@@ -9,6 +9,7 @@ use det_lifecycle::container::DesiredState;
 use det_lifecycle::record::ActorName;
 use det_orchestrator::{Cause, Event as Decide};
 use det_rm::Order;
+use det_taskspec::TaskKind;
 
 use super::host::agent_id;
 use super::network::{Network, Way};
@@ -258,13 +259,18 @@ fn spec(rows: &Rows, container: &ContainerId) -> Option<Spec> {
     let held = rows.containers.get(container)?;
     let row = &held.row;
     let allocation = &rows.allocations.get(&row.allocation_id)?.row;
-    let work = match allocation.trial_id {
-        None => {
+    let work = match allocation.kind {
+        TaskKind::Notebook
+        | TaskKind::Shell
+        | TaskKind::Command
+        | TaskKind::Tensorboard
+        | TaskKind::CheckpointGc
+        | TaskKind::Generic => {
             let launched = rows.launched.get(&allocation.task_id)?;
             Work::Launched(allocation.task_id.clone(), launched.launch.clone())
         }
-        Some(id) => {
-            let trial = rows.trials.get(&id)?;
+        TaskKind::Trial => {
+            let trial = rows.trials.get(&allocation.trial_id?)?;
             let experiment = rows.experiments.get(&trial.row.experiment_id)?;
             let latest = trial.latest_checkpoint.as_ref();
             Work::Trial {

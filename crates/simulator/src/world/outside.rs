@@ -8,7 +8,7 @@ use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::task::TaskState;
 use det_orchestrator::Task;
 use det_scheduler::Service;
-use det_taskspec::ContainerExit;
+use det_taskspec::{ContainerExit, TaskKind};
 
 use super::host::agent_id;
 use super::store::CommitFault;
@@ -258,7 +258,8 @@ impl World {
         for id in paused {
             self.ask(|tx| tx.steer(id, Wish::Activate));
         }
-        let rests = |task: &&Task| task.trial_id.is_none() && task.state == TaskState::Suspended;
+        let rests =
+            |task: &&Task| task.kind != TaskKind::Trial && task.state == TaskState::Suspended;
         let resting = self.master.rows().tasks.values().filter(rests);
         let resting: Vec<TaskId> = resting.map(|task| task.id.clone()).collect();
         for id in resting {

@@ -5,6 +5,7 @@
 
 use det_ids::{AgentId, ContainerId, ReportId, TaskId};
 use det_store::task_metrics::{self, MeasurementChunk, TaskMeasurement};
+use det_taskspec::TaskKind;
 use serde_json::{Map, Value};
 
 use crate::app::context::Context;
@@ -67,7 +68,8 @@ impl TaskMetrics {
                     "task \"{task_id}\" has ended, and its log is deleted: its metrics went with it"
                 )));
             }
-            if let Some(trial) = task.trial_id {
+            if task.kind == TaskKind::Trial {
+                let trial = existing::trial_of(&task.id, task.trial_id)?;
                 return Err(AppError::invalid(format!(
                     "task \"{task_id}\" is that of trial {trial}, whose system metrics are metrics of the trial"
                 )));

@@ -15,6 +15,7 @@ use det_orchestrator::{
 use det_store::allocations::ContainerRow;
 use det_store::places::PlaceRow;
 use det_store::{Conn, StoreError, WriteTx, allocations, experiments, trials};
+use det_taskspec::TaskKind;
 
 use super::{CORE, Orchestration};
 use crate::app::configs::log_retention_days;
@@ -195,7 +196,7 @@ impl Facts {
         let Some(row) = rows.task(id) else {
             return Ok(());
         };
-        if let Some(trial) = row.trial_id {
+        if let (TaskKind::Trial, Some(trial)) = (row.kind, row.trial_id) {
             return self.load_trial(service, tx, trial).await;
         }
         let job_id = row.job_id.clone();

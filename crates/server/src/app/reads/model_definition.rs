@@ -10,6 +10,7 @@ use det_ids::{ExperimentId, TaskId, UserId};
 use det_lifecycle::object::ObjectKind;
 use det_store::Store;
 use det_store::archives::{self, ArchiveOf};
+use det_taskspec::TaskKind;
 use futures::Stream;
 use tokio::runtime::Handle;
 
@@ -90,10 +91,10 @@ impl Archive {
     ) -> AppResult<Option<Self>> {
         let store = &sources.store;
         let task = reads::tasks::find(store, actor, task_id).await?;
-        let of = match task.experiment_id {
-            Some(id) => ArchiveOf::Experiment(id),
+        let of = match (task.kind, task.experiment_id) {
+            (TaskKind::Trial, Some(id)) => ArchiveOf::Experiment(id),
             // What a user sends along with a task is the user's, keys among it.
-            None => {
+            _ => {
                 sources.ownership.require_files(actor, &task)?;
                 ArchiveOf::Task(task.id.clone())
             }

@@ -239,10 +239,7 @@ fn summary(explanation: &JobExplanation, waiting: usize) -> String {
 fn summary_of_task(row: &TaskRow, explanation: &JobExplanation, waiting: usize) -> String {
     match row.state {
         TaskState::Suspended => {
-            let resumes = match row.experiment_id {
-                Some(experiment) => format!("det experiment activate {experiment}"),
-                None => format!("det task unpause {}", row.id),
-            };
+            let resumes = row.resume_command();
             format!("paused: it asks for nothing until `{resumes}`")
         }
         TaskState::Queued if row.attempts > 1 => format!(
