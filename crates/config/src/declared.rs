@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::experiment::schema::EXPERIMENT;
-use crate::master::ResourceManager;
 use crate::master::schema::MASTER;
+use crate::master::{AgentManager, ManagerSettings, ResourceManager};
 use crate::schema::{Field, Kind, Note, Section, Union};
 use crate::storage::{CheckpointStorage, StorageLocation};
 
@@ -174,14 +174,16 @@ fn every_search_method_and_manager_is_written_with_known_keys() {
         assert!(held.is_subset(&known), "{name}: {held:?} {known:?}");
     }
     let manager = ResourceManager {
-        kind: crate::master::ManagerKind::Agent,
+        settings: ManagerSettings::Agent(AgentManager {
+            require_authentication: false,
+            client_ca: String::new(),
+        }),
         cluster_name: "c".into(),
         metadata: std::collections::BTreeMap::new(),
         scheduler: None,
         default_aux_resource_pool: None,
         default_compute_resource_pool: None,
         no_default_resource_pools: false,
-        kept: serde_json::Map::new(),
     };
     let known = variant_names(union_at(&MASTER, "resource_manager"), "agent");
     let held = members(&manager);

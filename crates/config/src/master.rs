@@ -22,9 +22,10 @@ pub use reload::{Change, RefusedChange, Reload, RemovedPool};
 pub use schedule::Schedule;
 pub use schema::aws_slots;
 pub use schema::{
-    AdditionalManager, Authz, Autoscaling, Database, DefaultTask, MasterConfig, Observability,
-    ResourceManager, ResourcePool, Retention, Scheduler, Security, Telemetry, TlsFiles,
-    TokenLifespan, Webhooks,
+    AdditionalManager, AgentManager, Authz, Autoscaling, Database, DefaultTask, KubernetesManager,
+    ManagerSettings, MasterConfig, Observability, PodScheduler, ResourceManager, ResourcePool,
+    Retention, Scheduler, Security, SlotRequests, SlotType, Telemetry, TlsFiles, TokenLifespan,
+    Webhooks,
 };
 pub use types::{FittingPolicy, ManagerKind, SchedulerKind};
 pub use underlay::Underlay;

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use det_config::container::TaskContainerDefaults;
 use det_config::master::{
-    EffectiveScheduler, FittingPolicy, ManagerKind, MasterConfig, ResourceManager, ResourcePool,
-    SchedulerKind,
+    EffectiveScheduler, FittingPolicy, ManagerKind, ManagerSettings, MasterConfig, ResourceManager,
+    ResourcePool, SchedulerKind,
 };
 use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
 use det_taskspec::RunsIn;
-use serde_json::{Map, Value};
 
 use crate::NamespaceSettings;
 
@@ -26,8 +25,6 @@ pub struct Manager {
     pub is_built: bool,
     /// Names and values that users are shown; nothing depends on them.
     pub metadata: BTreeMap<String, String>,
-    /// The keys of its configuration that only its driver reads, as given.
-    pub options: Map<String, Value>,
     /// The namespaces of its cluster, which workspaces can be bound to; `None` = it has none.
     pub namespaces: Option<NamespaceSettings>,
     /// Its pools, in the order of the configuration.
@@ -131,10 +128,9 @@ impl Manager {
     pub fn of(config: &MasterConfig, built: &[ManagerKind]) -> Vec<Self> {
         let managers = config.managers().map(|(manager, pools)| Self {
             name: manager.cluster_name.clone(),
-            kind: manager.kind,
-            is_built: built.contains(&manager.kind),
+            kind: manager.kind(),
+            is_built: built.contains(&manager.kind()),
             metadata: manager.metadata.clone(),
-            options: manager.kept.clone(),
             namespaces: namespaces(manager),
             pools: (pools.iter())
                 .map(|pool| Pool::of(manager, pool, container_limit(config, manager, pool)))
@@ -161,14 +157,13 @@ impl Manager {
 
 /// The namespaces of a manager's cluster; `None` = managers of its kind have none.
 fn namespaces(manager: &ResourceManager) -> Option<NamespaceSettings> {
-    match manager.kind {
-        ManagerKind::Kubernetes => {
-            let default = manager.kept.get("default_namespace");
-            let default = default.and_then(Value::as_str);
-            let default = default.filter(|name| !name.is_empty()).map(str::to_owned);
+    match &manager.settings {
+        ManagerSettings::Kubernetes(cluster) => {
+            let default = Some(cluster.default_namespace.clone());
+            let default = default.filter(|name| !name.is_empty());
             Some(NamespaceSettings { default })
         }
-        ManagerKind::Agent | ManagerKind::Slurm | ManagerKind::Pbs => None,
+        ManagerSettings::Agent(_) | ManagerSettings::Slurm(_) | ManagerSettings::Pbs(_) => None,
     }
 }
 
@@ -179,17 +174,15 @@ fn container_limit(
     manager: &ResourceManager,
     pool: &ResourcePool,
 ) -> Option<u32> {
-    match manager.kind {
-        ManagerKind::Kubernetes => {
+    match &manager.settings {
+        ManagerSettings::Kubernetes(cluster) => {
             let of = |defaults: &TaskContainerDefaults| defaults.kubernetes.max_slots_per_pod;
             let of_pool = pool.task_container_defaults.as_ref().and_then(of);
-            let of_manager = manager.kept.get("max_slots_per_pod");
-            let of_manager = of_manager.and_then(Value::as_u64);
             of_pool
-                .or(of_manager.and_then(|most| u32::try_from(most).ok()))
+                .or(cluster.max_slots_per_pod)
                 .or_else(|| of(&config.task_container_defaults))
         }
-        ManagerKind::Agent | ManagerKind::Slurm | ManagerKind::Pbs => None,
+        ManagerSettings::Agent(_) | ManagerSettings::Slurm(_) | ManagerSettings::Pbs(_) => None,
     }
 }
 
@@ -213,7 +206,7 @@ impl Pool {
                     FittingPolicy::Best => Fitting::Best,
                     FittingPolicy::Worst => Fitting::Worst,
                 },
-                priority_order: manager.kind.priority_order(),
+                priority_order: manager.kind().priority_order(),
                 allow_heterogeneous_fits: scheduler.allow_heterogeneous_fits,
                 max_slots_per_container: container_limit,
                 provisionable: pool.autoscaling.as_ref().map(|growing| Provisionable {
@@ -288,7 +281,6 @@ mod tests {
         let most = |manager, name| pool(manager, name).settings.max_slots_per_container;
         assert_eq!(most(0, "b"), None);
         assert_eq!((most(2, "pods"), most(2, "small")), (Some(8), Some(2)));
-        assert_eq!(managers[2].options["max_slots_per_pod"], 8);
         let default = |manager: usize| {
             let namespaces = managers[manager].namespaces.as_ref();
             namespaces.map(|it| it.default.as_deref())

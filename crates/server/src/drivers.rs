@@ -131,7 +131,7 @@ fn report_unusable(
     reason: &str,
 ) {
     let managers = config.managers().map(|(manager, _)| manager);
-    for manager in managers.filter(|manager| manager.kind == ManagerKind::Kubernetes) {
+    for manager in managers.filter(|manager| manager.kind() == ManagerKind::Kubernetes) {
         let name = &manager.cluster_name;
         if served.contains_key(name) {
             tracing::warn!(

@@ -5,7 +5,10 @@ use std::fmt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::schema::{Database, MasterConfig, ResourceManager, ResourcePool, Scheduler, TlsFiles};
+use super::schema::{
+    Database, ManagerSettings, MasterConfig, PodScheduler, ResourceManager, ResourcePool,
+    Scheduler, TlsFiles,
+};
 use super::types::{FittingPolicy, ManagerKind, SchedulerKind};
 
 impl fmt::Debug for MasterConfig {
@@ -94,6 +97,11 @@ impl MasterConfig {
 }
 
 impl ResourceManager {
+    /// How it runs containers.
+    pub fn kind(&self) -> ManagerKind {
+        self.settings.kind()
+    }
+
     /// The scheduler of a pool of this manager. The pool's block, if it has any key, replaces the manager's whole; without any block
     /// tasks are served by priority, without preemption (`docs/contract/scheduling.md`, "Schedulers of pools").
     pub fn scheduler_of(&self, pool: &ResourcePool) -> EffectiveScheduler {
@@ -110,17 +118,18 @@ impl ResourceManager {
     ) -> EffectiveScheduler {
         let mut scheduler = EffectiveScheduler::of(block, inherited);
         let priority = block.and_then(|block| block.default_priority);
-        if self.kind == ManagerKind::Kubernetes && priority.is_none() {
-            scheduler.default_priority = DEFAULT_POD_PRIORITY;
-        }
         let uneven = block.and_then(|block| block.allow_heterogeneous_fits);
-        if self.kind == ManagerKind::Kubernetes && uneven.is_none() {
-            scheduler.allow_heterogeneous_fits = true;
-        }
-        // The older way to ask for it, of managers of Kubernetes.
-        let asked = self.kept.get("default_scheduler").and_then(Value::as_str);
-        if block.is_none() && asked == Some("preemption") {
-            scheduler.preemption = true;
+        if let ManagerSettings::Kubernetes(cluster) = &self.settings {
+            if priority.is_none() {
+                scheduler.default_priority = DEFAULT_POD_PRIORITY;
+            }
+            if uneven.is_none() {
+                scheduler.allow_heterogeneous_fits = true;
+            }
+            // The older way to ask for it.
+            if block.is_none() && cluster.default_scheduler == PodScheduler::Preemption {
+                scheduler.preemption = true;
+            }
         }
         scheduler
     }

@@ -1,8 +1,10 @@
 //! The keys of the master; `docs/reference/master-configuration.md` is made from them.
 
+mod kubernetes;
 mod manager;
 mod pools;
 mod provider;
+mod slot_type;
 mod sso;
 mod translate;
 
@@ -27,9 +29,11 @@ use crate::schema::{
 use crate::storage::{ABSOLUTE_PATH, STORAGE};
 use crate::yaml::{Node, Tree};
 
-pub use manager::{AdditionalManager, ResourceManager, Scheduler};
+pub use kubernetes::{KubernetesManager, PodScheduler, SlotRequests};
+pub use manager::{AdditionalManager, AgentManager, ManagerSettings, ResourceManager, Scheduler};
 pub use pools::{Autoscaling, ResourcePool};
 pub use provider::aws_slots;
+pub use slot_type::SlotType;
 
 const IGNORED: &str = "is ignored";
 const NOT_REPORTED: &str = "is ignored; no usage is reported";

@@ -55,7 +55,7 @@ impl MasterConfig {
         value["port"] = self.effective_port().into();
         // Managers of other kinds have a default partition of their own.
         if matches!(
-            self.resource_manager.kind,
+            self.resource_manager.kind(),
             ManagerKind::Agent | ManagerKind::Kubernetes
         ) {
             let manager = &mut value["resource_manager"];
@@ -76,7 +76,7 @@ impl MasterConfig {
 /// `resource_pools`.
 fn show_schedulers(shown: &mut Value, manager: &ResourceManager, pools: &[ResourcePool]) {
     let of_manager = manager.scheduler.as_ref();
-    if of_manager.is_some() || manager.kind == ManagerKind::Agent {
+    if of_manager.is_some() || manager.kind() == ManagerKind::Agent {
         let block = of_manager.filter(|block| !block.is_empty());
         shown["resource_manager"]["scheduler"] = in_force(manager.scheduler_with(block, false));
     }

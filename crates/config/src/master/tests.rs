@@ -152,12 +152,11 @@ fn what_is_not_built_yet_is_kept_and_said() {
         config("oidc: {provider: okta}").kept["oidc"]["provider"],
         json!("okta")
     );
-    assert_eq!(
-        config("resource_manager: {type: kubernetes, namespace: x, max_slots_per_pod: 8}")
-            .resource_manager
-            .kept["default_namespace"],
-        "x"
-    );
+    let config = config("resource_manager: {type: kubernetes, namespace: x, max_slots_per_pod: 8}");
+    let ManagerSettings::Kubernetes(cluster) = &config.resource_manager.settings else {
+        panic!("{:?}", config.resource_manager);
+    };
+    assert_eq!(cluster.default_namespace, "x");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use det_config::master::{ManagerKind, MasterConfig, ResourceManager, ResourcePool};
+use det_config::master::{
+    KubernetesManager, ManagerSettings, MasterConfig, PodScheduler, ResourcePool, SlotType,
+};
 use det_ids::ClusterId;
 use det_rm_kube::{
     GroupApi, GrowthSettings, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings,
@@ -52,8 +54,9 @@ pub(super) fn settings(
 ) -> Result<Vec<Settings>, String> {
     let mut managers = Vec::new();
     for (number, (manager, pools)) in config.managers().enumerate() {
-        if manager.kind == ManagerKind::Kubernetes {
-            managers.push(of(config, identity, (manager, pools, number == 0))?);
+        if let ManagerSettings::Kubernetes(cluster) = &manager.settings {
+            let manager = (manager.cluster_name.as_str(), &**cluster, number == 0);
+            managers.push(of(config, identity, manager, pools)?);
         }
     }
     Ok(managers)
@@ -62,12 +65,10 @@ pub(super) fn settings(
 fn of(
     config: &MasterConfig,
     (cluster_id, seal): (&ClusterId, &Seal),
-    (manager, pools, is_main): (&ResourceManager, &[ResourcePool], bool),
+    (name, manager, is_main): (&str, &KubernetesManager, bool),
+    pools: &[ResourcePool],
 ) -> Result<Settings, String> {
-    let text = |key: &str| {
-        let value = manager.kept.get(key).and_then(Value::as_str);
-        value.filter(|value| !value.is_empty()).map(str::to_owned)
-    };
+    let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let (slots, slot_kind) = slots(manager);
     let pool = |pool: &ResourcePool| PoolSettings {
         name: pool.pool_name.clone(),
@@ -82,29 +83,23 @@ fn of(
             image: growing.image.clone(),
         }),
     };
-    let port = manager
-        .kept
-        .get("determined_master_port")
-        .and_then(Value::as_u64);
-    let port = port
-        .and_then(|port| u16::try_from(port).ok())
-        .filter(|port| *port != 0);
+    let port = manager.determined_master_port.filter(|port| *port != 0);
     let cert = &config.security.tls.cert;
     Ok(Settings {
-        manager: manager.cluster_name.clone(),
+        manager: name.to_owned(),
         is_main,
         cluster_id: cluster_id.clone(),
-        seal: seal.of_manager(&manager.cluster_name),
-        kubeconfig: text("kubeconfig_path").map(Into::into),
-        namespace: text("default_namespace").unwrap_or_default(),
+        seal: seal.of_manager(name),
+        kubeconfig: given(&manager.kubeconfig_path).map(Into::into),
+        namespace: manager.default_namespace.clone(),
         pools: pools.iter().map(pool).collect(),
         slots,
         slot_kind,
         master: MasterSettings {
-            scheme: text("determined_master_scheme"),
-            host: text("determined_master_host"),
+            scheme: (manager.determined_master_scheme.as_deref()).and_then(given),
+            host: (manager.determined_master_host.as_deref()).and_then(given),
             port: port.unwrap_or_else(|| config.effective_port()),
-            service: text("master_service_name"),
+            service: (manager.master_service_name.as_deref()).and_then(given),
             serves_tls: !cert.is_empty(),
             cert: match cert.as_str() {
                 "" => MasterCert::Usual,
@@ -114,13 +109,10 @@ fn of(
             },
             cert_name: None,
         },
-        helper_image: text("helper_image"),
-        scheduler: scheduler(
-            text("default_scheduler").as_deref(),
-            text("scheduler_queue").unwrap_or_default(),
-        ),
-        preempts: text("default_scheduler").as_deref() == Some("preemption"),
-        leaves_objects: manager.kept.get("leave_kubernetes_resources") == Some(&Value::Bool(true)),
+        helper_image: given(&manager.helper_image),
+        scheduler: scheduler(manager.default_scheduler, manager.scheduler_queue.clone()),
+        preempts: manager.default_scheduler == PodScheduler::Preemption,
+        leaves_objects: manager.leave_kubernetes_resources,
         start_within: START_WITHIN,
         adopt_within: ADOPT_WITHIN,
         pull_within: PULL_WITHIN,
@@ -138,29 +130,27 @@ fn membership(config: &MasterConfig, pool: &ResourcePool) -> Option<Value> {
 }
 
 /// What starts the pods of a gang together.
-fn scheduler(name: Option<&str>, queue: String) -> Scheduler {
-    match name {
-        Some("coscheduler") => Scheduler::Coscheduler,
+fn scheduler(configured: PodScheduler, queue: String) -> Scheduler {
+    match configured {
+        PodScheduler::Coscheduler => Scheduler::Coscheduler,
         // The manager finds out which version the cluster has.
-        Some("podgroup") => Scheduler::PodGroup(GroupApi::V1Beta1),
-        Some("kueue") => Scheduler::Kueue { queue },
-        Some("volcano") => Scheduler::Volcano { queue },
-        Some("none") => Scheduler::None,
+        PodScheduler::Podgroup => Scheduler::PodGroup(GroupApi::V1Beta1),
+        PodScheduler::Kueue => Scheduler::Kueue { queue },
+        PodScheduler::Volcano => Scheduler::Volcano { queue },
+        PodScheduler::None => Scheduler::None,
         // With preemption too, which is the master's own.
-        _ => Scheduler::Native,
+        PodScheduler::Master | PodScheduler::Preemption => Scheduler::Native,
     }
 }
 
-fn slots(manager: &ResourceManager) -> (SlotResource, DeviceKind) {
-    let kind = manager.kept.get("slot_type").and_then(Value::as_str);
-    match kind {
-        Some("rocm") => (
+fn slots(manager: &KubernetesManager) -> (SlotResource, DeviceKind) {
+    match manager.slot_type {
+        SlotType::Rocm => (
             SlotResource::Extended("amd.com/gpu".into()),
             DeviceKind::Rocm,
         ),
-        Some("cpu") => {
-            let requests = manager.kept.get("slot_resource_requests");
-            let cpus = requests.and_then(|requests| requests.get("cpu")?.as_f64());
+        SlotType::Cpu => {
+            let cpus = manager.slot_resource_requests.cpu.as_f64();
             // The configuration refuses slots of no size.
             let millis = (cpus.unwrap_or(1.0) * 1000.0).round().max(1.0);
             #[expect(
@@ -171,7 +161,7 @@ fn slots(manager: &ResourceManager) -> (SlotResource, DeviceKind) {
             let millis = millis as u64;
             (SlotResource::Cpu { millis }, DeviceKind::Cpu)
         }
-        _ => (
+        SlotType::Cuda => (
             SlotResource::Extended("nvidia.com/gpu".into()),
             DeviceKind::Cuda,
         ),

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{CLIENT_TLS, IGNORED, ResourcePool, filled};
-use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
+use super::kubernetes::{self, KUBERNETES, KubernetesManager};
+use super::slot_type::SLOT_TYPE;
+use super::{CLIENT_TLS, ResourcePool, filled};
+use crate::container::schema::TASK_CONTAINER_DEFAULTS;
 use crate::errors::ErrorCode;
 use crate::master::types::{FittingPolicy, ManagerKind, SchedulerKind};
-use crate::quote::cut;
 use crate::schema::{
-    Aliases, Field, Findings, Kind, NATURAL_32, PORT, Section, Special, Union, Walk, field, keys,
-    section, text_by, union, variant,
+    Aliases, Field, Findings, Kind, PORT, Section, Special, Union, Walk, field, keys, section,
+    text_by, union, variant,
 };
 use crate::yaml::{Node, Tree};
 
@@ -28,9 +29,9 @@ pub struct AdditionalManager {
 /// The resource manager, which has containers run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResourceManager {
-    /// How it runs containers.
-    #[serde(rename = "type")]
-    pub kind: ManagerKind,
+    /// How it runs containers, with what only managers of that kind are configured with.
+    #[serde(flatten)]
+    pub settings: ManagerSettings,
     /// Name of this manager.
     pub cluster_name: String,
     /// Names and values that users are shown; nothing depends on them.
@@ -43,9 +44,47 @@ pub struct ResourceManager {
     pub default_compute_resource_pool: Option<String>,
     /// Whether every task must name its pool.
     pub no_default_resource_pools: bool,
-    /// The other keys, as given.
-    #[serde(flatten)]
-    pub kept: Map<String, Value>,
+}
+
+/// The kind of a manager, with the keys that managers of other kinds do not have.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum ManagerSettings {
+    /// [`ManagerKind::Agent`].
+    Agent(AgentManager),
+    /// [`ManagerKind::Kubernetes`].
+    Kubernetes(Box<KubernetesManager>),
+    /// [`ManagerKind::Slurm`]: its keys, as given.
+    Slurm(Map<String, Value>),
+    /// [`ManagerKind::Pbs`]: its keys, as given.
+    Pbs(Map<String, Value>),
+}
+
+impl ManagerSettings {
+    /// The kind without its keys.
+    pub fn kind(&self) -> ManagerKind {
+        match self {
+            Self::Agent(_) => ManagerKind::Agent,
+            Self::Kubernetes(_) => ManagerKind::Kubernetes,
+            Self::Slurm(_) => ManagerKind::Slurm,
+            Self::Pbs(_) => ManagerKind::Pbs,
+        }
+    }
+}
+
+keys! {
+    /// What only managers of agents are configured with, besides the scheduler.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct AgentManager, AGENT {
+        /// Whether agents must present a certificate.
+        require_authentication: bool = Kind::Bool, or("false"), kept;
+        /// File with the authority of the agents' certificates.
+        client_ca: String = Kind::Text, or("\"\""), kept;
+    }
+    without field {
+        /// Scheduler of pools without one of their own.
+        scheduler = Kind::Section(&SCHEDULER);
+    }
 }
 
 keys! {
@@ -123,31 +162,8 @@ pub(super) static RESOURCE_MANAGER: Union = union(
         .or("false"),
     ],
     &[
-        variant(
-            "agent",
-            &[
-                field(
-                    "scheduler",
-                    Kind::Section(&SCHEDULER),
-                    "Scheduler of pools without one of their own",
-                ),
-                field(
-                    "require_authentication",
-                    Kind::Bool,
-                    "Whether agents must present a certificate",
-                )
-                .or("false")
-                .kept(),
-                field(
-                    "client_ca",
-                    Kind::Text,
-                    "File with the authority of the agents' certificates",
-                )
-                .or("\"\"")
-                .kept(),
-            ],
-        ),
-        variant("kubernetes", KUBERNETES),
+        variant("agent", AGENT.fields),
+        variant("kubernetes", KUBERNETES.fields),
         variant("slurm", HPC).kept(),
         variant("pbs", HPC).kept(),
     ],
@@ -156,219 +172,6 @@ pub(super) static RESOURCE_MANAGER: Union = union(
 .default_tag("agent")
 .aliases(ALIASES)
 .check(manager);
-
-const SECRET_OF_CHART: &str =
-    "is ignored; the chart mounts that secret, and `kubeconfig_path` names the file";
-
-const KUBERNETES: &[Field] = &[
-    field(
-        "default_namespace",
-        Kind::Text,
-        "Namespace of tasks of workspaces without one; must exist",
-    )
-    .or("\"\""),
-    field(
-        "max_slots_per_pod",
-        NATURAL_32,
-        "Most slots of a pod; 0 = no task of two or more slots",
-    ),
-    field(
-        "master_service_name",
-        Kind::Text,
-        "Service by which pods reach the master",
-    ),
-    field("slot_type", Kind::Special(&SLOT_TYPE), "What a slot is").or("\"cuda\""),
-    field(
-        "slot_resource_requests",
-        Kind::Section(&SLOT_REQUESTS),
-        "What a slot asks for",
-    )
-    .or("{}"),
-    field(
-        "default_scheduler",
-        Kind::Special(&DEFAULT_SCHEDULER),
-        "How pods are scheduled beyond what Kubernetes does",
-    )
-    .or("\"\""),
-    field(
-        "scheduler_queue",
-        Kind::Text,
-        "Queue that `kueue` or `volcano` starts tasks from; empty = by the pool's name, that of the namespace",
-    )
-    .or("\"\""),
-    field(
-        "kubeconfig_path",
-        Kind::Text,
-        "File with the access to the cluster; without one that of the pod",
-    )
-    .or("\"\""),
-    field(
-        "determined_master_scheme",
-        Kind::Choice(&["http", "https"]),
-        "Scheme by which pods reach the master",
-    ),
-    field(
-        "determined_master_host",
-        Kind::Text,
-        "Host by which pods reach the master",
-    ),
-    field(
-        "determined_master_port",
-        PORT,
-        "Port by which pods reach the master",
-    ),
-    field(
-        "leave_kubernetes_resources",
-        Kind::Bool,
-        "Keep the objects of ended tasks, for debugging",
-    )
-    .or("false"),
-    field(
-        "internal_task_gateway",
-        Kind::Section(&GATEWAY),
-        "Gateway by which tasks of another cluster are reached",
-    )
-    .kept(),
-    field(
-        "helper_image",
-        Kind::Text,
-        "Image with `det-supervisor`, which init containers copy into each pod: that of the master",
-    )
-    .or("\"\""),
-    field("fluent", Kind::Any, "Older key").warn(IGNORED),
-    field("kubeconfig_secret_name", Kind::Any, "Older key").warn(SECRET_OF_CHART),
-    field("kubeconfig_secret_value", Kind::Any, "Older key").warn(SECRET_OF_CHART),
-];
-
-static SLOT_TYPE: Special = text_by(
-    "`cuda`, `rocm`, `cpu`; older: `gpu`",
-    || json!({"enum": ["cuda", "rocm", "cpu", "gpu"]}),
-    slot_type,
-);
-
-/// `gpu` is the old name of `cuda`.
-fn slot_type(walk: &mut Walk, node: &mut Node) {
-    if node.text() == Some("gpu") {
-        walk.findings
-            .warn(node.at.as_ref(), "\"gpu\" is the old name of \"cuda\"");
-        node.tree = Tree::Text("cuda".into());
-    }
-    walk.value(node, Kind::Choice(&["cuda", "rocm", "cpu"]));
-}
-
-static SLOT_REQUESTS: Section = section(&[field(
-    "cpu",
-    Kind::AtLeast(0.0),
-    "Processors of a slot, for slots of type `cpu`",
-)
-.or("0")]);
-
-/// What may start gangs; empty = the master, which `preemption` is too.
-const SCHEDULERS: &[&str] = &[
-    "",
-    "coscheduler",
-    "preemption",
-    "podgroup",
-    "kueue",
-    "volcano",
-    "none",
-];
-
-static DEFAULT_SCHEDULER: Special = text_by(
-    "`coscheduler`, `preemption`, `podgroup`, `kueue`, `volcano`, `none`, or empty",
-    || json!({"enum": SCHEDULERS}),
-    default_scheduler,
-);
-
-fn default_scheduler(walk: &mut Walk, node: &mut Node) {
-    if node.text() == Some("priority") {
-        return walk.findings.error_hint(
-            node.at.as_ref(),
-            ErrorCode::Removed.message("\"priority\" was removed"),
-            "use \"preemption\"",
-        );
-    }
-    walk.value(node, Kind::Choice(SCHEDULERS));
-}
-
-static GATEWAY: Section = section(&[
-    field(
-        "gateway_name",
-        Kind::Special(&DNS_LABEL),
-        "Name of the gateway",
-    )
-    .always(),
-    field(
-        "gateway_namespace",
-        Kind::Special(&DNS_LABEL),
-        "Namespace of the gateway",
-    )
-    .always(),
-    field(
-        "gateway_ip",
-        Kind::Special(&NOT_EMPTY),
-        "Address of the gateway",
-    )
-    .always(),
-    field(
-        "gateway_port_range_start",
-        Kind::Int(1025, 65_535),
-        "First port of the gateway",
-    )
-    .or("32768"),
-    field(
-        "gateway_port_range_end",
-        Kind::Int(1025, 65_535),
-        "Last port of the gateway",
-    )
-    .or("65535"),
-])
-.check(gateway);
-
-fn gateway(findings: &mut Findings, node: &Node) {
-    let port = |key: &str, default: i64| node.get(key).and_then(Node::integer).unwrap_or(default);
-    let start = port("gateway_port_range_start", 32_768);
-    let end = port("gateway_port_range_end", 65_535);
-    if start >= end {
-        let at = node
-            .get("gateway_port_range_end")
-            .or_else(|| node.get("gateway_port_range_start"))
-            .and_then(|node| node.at.clone());
-        let message = ErrorCode::OutOfRange.message(format!(
-            "must be above \"gateway_port_range_start\", which is {start}, not {end}"
-        ));
-        findings.error_in("gateway_port_range_end", at.as_ref(), message);
-    }
-}
-
-static DNS_LABEL: Special = text_by(
-    "name as in DNS",
-    || json!({"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}),
-    dns_label,
-);
-
-/// RFC 1123, section 2.1: lower case letters, digits and hyphens, at most 63.
-pub(super) fn is_dns_label(text: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    (1..=63).contains(&text.len())
-        && text.chars().all(inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
-}
-
-fn dns_label(walk: &mut Walk, node: &mut Node) {
-    match node.text() {
-        Some(text) if is_dns_label(text) => {}
-        Some(text) => {
-            let message = format!(
-                "must be a name of lower case letters, digits and hyphens, not \"{}\"",
-                cut(text)
-            );
-            walk.findings.error(node.at.as_ref(), message);
-        }
-        None => walk.value(node, Kind::Text),
-    }
-}
 
 const HPC: &[Field] = &[
     field(
@@ -553,23 +356,7 @@ fn manager(findings: &mut Findings, node: &Node) {
                 );
             }
         }
-        Some("kubernetes") if findings.stage.is_complete() => {
-            let slots = node.get("slot_type");
-            let processors = node.find("slot_resource_requests.cpu");
-            let positive = processors.is_some_and(
-                |node| matches!(&node.tree, Tree::Number(n) if n.as_f64().is_some_and(|n| n > 0.0)),
-            );
-            if slots.and_then(Node::text) == Some("cpu") && !positive {
-                let at = slots.and_then(|node| node.at.as_ref());
-                findings.within("slot_resource_requests", |findings| {
-                    findings.error_in(
-                        "cpu",
-                        at,
-                        ErrorCode::OutOfRange.message("must be above 0 for slot type \"cpu\""),
-                    );
-                });
-            }
-        }
+        Some("kubernetes") if findings.stage.is_complete() => kubernetes::complete(findings, node),
         _ => {}
     }
 }

@@ -1,0 +1,227 @@
+//! The keys of managers of Kubernetes clusters.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Number, Value, json};
+
+use super::IGNORED;
+use super::slot_type::{SLOT_TYPE, SlotType};
+use crate::container::schema::NOT_EMPTY;
+use crate::errors::ErrorCode;
+use crate::quote::cut;
+use crate::schema::{
+    Findings, Kind, NATURAL_32, PORT, Section, Special, Walk, field, keys, section, text_by,
+};
+use crate::yaml::{Node, Tree};
+
+keys! {
+    /// What only managers of Kubernetes clusters are configured with.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub struct KubernetesManager, KUBERNETES {
+        /// Namespace of tasks of workspaces without one; must exist.
+        default_namespace: String = Kind::Text, or("\"\"");
+        /// Most slots of a pod; 0 = no task of two or more slots.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        max_slots_per_pod: Option<u32> = NATURAL_32;
+        /// Service by which pods reach the master.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        master_service_name: Option<String> = Kind::Text;
+        /// What a slot is.
+        slot_type: SlotType = Kind::Special(&SLOT_TYPE), or("\"cuda\"");
+        /// What a slot asks for.
+        slot_resource_requests: SlotRequests = Kind::Section(&SLOT_REQUESTS), or("{}");
+        /// How pods are scheduled beyond what Kubernetes does.
+        default_scheduler: PodScheduler = Kind::Special(&DEFAULT_SCHEDULER), or("\"\"");
+        /// Queue that `kueue` or `volcano` starts tasks from; empty = by the pool's name, that of the namespace.
+        scheduler_queue: String = Kind::Text, or("\"\"");
+        /// File with the access to the cluster; without one that of the pod.
+        kubeconfig_path: String = Kind::Text, or("\"\"");
+        /// Scheme by which pods reach the master.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        determined_master_scheme: Option<String> = Kind::Choice(&["http", "https"]);
+        /// Host by which pods reach the master.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        determined_master_host: Option<String> = Kind::Text;
+        /// Port by which pods reach the master.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        determined_master_port: Option<u16> = PORT;
+        /// Keep the objects of ended tasks, for debugging.
+        leave_kubernetes_resources: bool = Kind::Bool, or("false");
+        /// Gateway by which tasks of another cluster are reached.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        internal_task_gateway: Option<Value> = Kind::Section(&GATEWAY), kept;
+        /// Image with `det-supervisor`, which init containers copy into each pod: that of the master.
+        helper_image: String = Kind::Text, or("\"\"");
+    }
+    without field {
+        /// Older key.
+        fluent = Kind::Any, warn(IGNORED);
+        /// Older key.
+        kubeconfig_secret_name = Kind::Any, warn(SECRET_OF_CHART);
+        /// Older key.
+        kubeconfig_secret_value = Kind::Any, warn(SECRET_OF_CHART);
+    }
+    without key {
+        /// The keys of older versions, as given.
+        #[serde(flatten)]
+        ignored: Map<String, Value>;
+    }
+}
+
+const SECRET_OF_CHART: &str =
+    "is ignored; the chart mounts that secret, and `kubeconfig_path` names the file";
+
+keys! {
+    /// What a slot asks for.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub struct SlotRequests, SLOT_REQUESTS {
+        /// Processors of a slot, for slots of type `cpu`.
+        cpu: Number = Kind::AtLeast(0.0), or("0");
+    }
+}
+
+/// How pods are scheduled beyond what Kubernetes does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PodScheduler {
+    /// By the master alone.
+    #[serde(rename = "")]
+    Master,
+    /// As [`Self::Master`], and pods of a higher priority interrupt others.
+    Preemption,
+    /// The coscheduling plugin starts gangs.
+    Coscheduler,
+    /// The cluster's own scheduler starts gangs, by a `PodGroup`.
+    Podgroup,
+    /// Kueue starts tasks.
+    Kueue,
+    /// Volcano starts tasks.
+    Volcano,
+    /// Nothing starts the pods of a gang together.
+    None,
+}
+
+/// What may start gangs; empty = the master, which `preemption` is too.
+const SCHEDULERS: &[&str] = &[
+    "",
+    "coscheduler",
+    "preemption",
+    "podgroup",
+    "kueue",
+    "volcano",
+    "none",
+];
+
+static DEFAULT_SCHEDULER: Special = text_by(
+    "`coscheduler`, `preemption`, `podgroup`, `kueue`, `volcano`, `none`, or empty",
+    || json!({"enum": SCHEDULERS}),
+    default_scheduler,
+);
+
+fn default_scheduler(walk: &mut Walk, node: &mut Node) {
+    if node.text() == Some("priority") {
+        return walk.findings.error_hint(
+            node.at.as_ref(),
+            ErrorCode::Removed.message("\"priority\" was removed"),
+            "use \"preemption\"",
+        );
+    }
+    walk.value(node, Kind::Choice(SCHEDULERS));
+}
+
+static GATEWAY: Section = section(&[
+    field(
+        "gateway_name",
+        Kind::Special(&DNS_LABEL),
+        "Name of the gateway",
+    )
+    .always(),
+    field(
+        "gateway_namespace",
+        Kind::Special(&DNS_LABEL),
+        "Namespace of the gateway",
+    )
+    .always(),
+    field(
+        "gateway_ip",
+        Kind::Special(&NOT_EMPTY),
+        "Address of the gateway",
+    )
+    .always(),
+    field(
+        "gateway_port_range_start",
+        Kind::Int(1025, 65_535),
+        "First port of the gateway",
+    )
+    .or("32768"),
+    field(
+        "gateway_port_range_end",
+        Kind::Int(1025, 65_535),
+        "Last port of the gateway",
+    )
+    .or("65535"),
+])
+.check(gateway);
+
+fn gateway(findings: &mut Findings, node: &Node) {
+    let port = |key: &str, default: i64| node.get(key).and_then(Node::integer).unwrap_or(default);
+    let start = port("gateway_port_range_start", 32_768);
+    let end = port("gateway_port_range_end", 65_535);
+    if start >= end {
+        let at = node
+            .get("gateway_port_range_end")
+            .or_else(|| node.get("gateway_port_range_start"))
+            .and_then(|node| node.at.clone());
+        let message = ErrorCode::OutOfRange.message(format!(
+            "must be above \"gateway_port_range_start\", which is {start}, not {end}"
+        ));
+        findings.error_in("gateway_port_range_end", at.as_ref(), message);
+    }
+}
+
+static DNS_LABEL: Special = text_by(
+    "name as in DNS",
+    || json!({"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}),
+    dns_label,
+);
+
+/// RFC 1123, section 2.1: lower case letters, digits and hyphens, at most 63.
+fn is_dns_label(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    (1..=63).contains(&text.len())
+        && text.chars().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+fn dns_label(walk: &mut Walk, node: &mut Node) {
+    match node.text() {
+        Some(text) if is_dns_label(text) => {}
+        Some(text) => {
+            let message = format!(
+                "must be a name of lower case letters, digits and hyphens, not \"{}\"",
+                cut(text)
+            );
+            walk.findings.error(node.at.as_ref(), message);
+        }
+        None => walk.value(node, Kind::Text),
+    }
+}
+
+/// Rules between the keys, once all layers are merged.
+pub(super) fn complete(findings: &mut Findings, node: &Node) {
+    let slots = node.get("slot_type");
+    let processors = node.find("slot_resource_requests.cpu");
+    let positive = processors.is_some_and(
+        |node| matches!(&node.tree, Tree::Number(n) if n.as_f64().is_some_and(|n| n > 0.0)),
+    );
+    if slots.and_then(Node::text) == Some("cpu") && !positive {
+        let at = slots.and_then(|node| node.at.as_ref());
+        findings.within("slot_resource_requests", |findings| {
+            findings.error_in(
+                "cpu",
+                at,
+                ErrorCode::OutOfRange.message("must be above 0 for slot type \"cpu\""),
+            );
+        });
+    }
+}
