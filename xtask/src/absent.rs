@@ -31,8 +31,26 @@ const ABSENT: &[Absent] = &[
     Absent {
         paths: &["crates/server/src/app/", "crates/server/src/http/"],
         except: &[],
-        texts: &["ManagerKind::Kubernetes", "det_rm_kube", "det_pods"],
+        texts: &[
+            "ManagerKind::Kubernetes",
+            "ManagerKind::Agent",
+            "PlaceWord::Agent",
+            "PlaceWord::Node",
+            "det_rm_kube",
+            "det_pods",
+        ],
         because: "what a kind of resource manager can do is in its value or asked of its driver",
+    },
+    Absent {
+        paths: &[
+            "crates/lifecycle/src/",
+            "crates/orchestrator/src/",
+            "crates/scheduler/src/",
+            "crates/store/src/",
+        ],
+        except: &[],
+        texts: &["ManagerKind", "ubernetes"],
+        because: "rows and decisions know places, whichever manager has them",
     },
     Absent {
         paths: &["crates/searcher/src/"],
@@ -103,6 +121,16 @@ mod tests {
             (
                 "crates/server/src/app/x.rs",
                 "demands(det_pods::demands(&spec))\n",
+                1,
+            ),
+            (
+                "crates/server/src/app/x.rs",
+                "if word == PlaceWord::Agent {\n",
+                1,
+            ),
+            (
+                "crates/orchestrator/src/x.rs",
+                "/// As a Kubernetes cluster has it.\nlet kind = ManagerKind::default();\n",
                 1,
             ),
             (

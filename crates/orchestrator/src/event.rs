@@ -448,7 +448,7 @@ pub struct PlacedAllocation {
     pub container_ids: Vec<ContainerId>,
     /// Host ports that its containers are given for training and service.
     pub ports: GivenPorts,
-    /// The Kubernetes namespace that its workspace is bound to in the cluster of its pool; `None` = it is not bound.
+    /// The namespace that its workspace is bound to in the cluster of its pool's manager; `None` = it is not bound.
     pub namespace: Option<String>,
 }
 

@@ -185,7 +185,7 @@ pub struct Allocation {
     /// Port of the service that its kind of task brings; 0 = none was free on its host, `None` = it brings none, or is not
     /// placed.
     pub service_port: Option<u16>,
-    /// The Kubernetes namespace that its workspace was bound to when it was placed; `None` = it was not bound.
+    /// The namespace that its workspace was bound to when it was placed, in the cluster of its pool's manager; `None` = it was not bound.
     pub namespace: Option<String>,
     /// How it ended, as users read it.
     pub exit_reason: Option<String>,

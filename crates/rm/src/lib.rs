@@ -24,7 +24,7 @@ pub use det_scheduler::{Misfits, Share};
 pub use fit::{Fit, FitQuery, PlacementRequest, ReadDemands};
 pub use growth::{GrowthCore, GrowthState, WaitingGang};
 pub use leases::{Lease, LeaseId, Leases};
-pub use manager::{Health, Manager, PlaceWord, Pool, runs_in};
+pub use manager::{Health, Manager, Membership, PlaceWord, Pool, runs_in};
 pub use namespaces::{
     AttemptOf, BoundNamespace, LiveAttempt, NamespaceAccess, NamespaceCore, NamespaceError,
     NamespaceRequest, NamespaceSettings, Namespaces, namespace_fault,

@@ -59,10 +59,31 @@ impl Health {
     }
 }
 
+/// How the places of a manager come into its pools, and leave them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Membership {
+    /// Each names the pool that it joins, and stays in it until it is stopped.
+    #[default]
+    Joins,
+    /// The configuration of a pool selects them among the machines of a cluster: without the pool they are in none.
+    Selected,
+}
+
+impl Membership {
+    /// That of the places of managers of this kind.
+    pub fn of(kind: ManagerKind) -> Self {
+        match kind {
+            ManagerKind::Agent => Self::Joins,
+            ManagerKind::Kubernetes | ManagerKind::Slurm | ManagerKind::Pbs => Self::Selected,
+        }
+    }
+}
+
 /// The word for a place of a manager in texts for users.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PlaceWord {
     /// "agent": a machine on which an agent of this platform runs.
+    #[default]
     Agent,
     /// "node": a machine of a cluster that another system manages, such as Kubernetes.
     Node,

@@ -90,7 +90,7 @@ pub trait NamespaceCore: Core {
 pub struct NamespaceRequest {
     /// Name of the resource manager in whose cluster the namespace is.
     pub manager: String,
-    /// Name of the Kubernetes namespace.
+    /// Name of the namespace.
     pub namespace: String,
     /// Whether the manager is to make it; else it must exist.
     pub made: bool,

@@ -128,8 +128,8 @@ pub struct AllocationRow {
     /// Port of the service that its kind of task brings; 0 = none was free on its host, `None` = it brings none, is not placed,
     /// or an older master placed it, with the port of the task's document.
     pub service_port: Option<i64>,
-    /// The Kubernetes namespace that its workspace was bound to when it was placed; `None` = it was not bound, and its pods
-    /// are in that of its pool.
+    /// The namespace that its workspace was bound to when it was placed, in the cluster of its pool's manager; `None` = it was
+    /// not bound, and its containers are in that of its pool.
     pub namespace: Option<String>,
     /// How it ended, as a sentence for users.
     pub exit_reason: Option<String>,

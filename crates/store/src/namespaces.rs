@@ -1,4 +1,5 @@
-//! Kubernetes namespaces of workspaces: which they are bound to in each cluster, and which were made for them.
+//! Namespaces of workspaces: which they are bound to in the cluster of each manager that has such, and which were made for
+//! them.
 
 use det_ids::WorkspaceId;
 

@@ -16,7 +16,7 @@ use crate::column::{FromRow, text};
 use crate::unit::save_rows;
 use crate::{Conn, StoreError};
 
-/// A place: what containers run on, such as an agent's machine or a node of Kubernetes.
+/// A place: what containers run on, such as an agent's machine or a node of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceRow {
     /// Its id; for an agent that of the agent.

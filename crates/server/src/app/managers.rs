@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use det_config::master::ManagerKind;
 use det_ids::WorkspaceId;
-use det_rm::{Health, Manager, PlaceWord};
+use det_rm::{Health, Manager, Membership, PlaceWord};
 
 use crate::app::growth::GrowthBoard;
 use crate::in_force::InForce;
@@ -129,20 +129,21 @@ impl Managers {
         let managers = self.list();
         let why = match managers.iter().find(|it| it.pool(pool).is_some()) {
             None => "does not exist".to_owned(),
-            Some(manager) => match (manager.unusable(), manager.kind) {
+            Some(manager) => match (manager.unusable(), Membership::of(manager.kind)) {
                 (Some(why), _) => why,
-                (None, ManagerKind::Agent) => return None,
-                (None, kind) => format!(
-                    "belongs to resource manager \"{}\" of type {kind}, whose {}s are no agents",
+                (None, Membership::Joins) => return None,
+                (None, Membership::Selected) => format!(
+                    "belongs to resource manager \"{}\" of type {}, whose {}s are no agents",
                     manager.name,
-                    PlaceWord::of(kind)
+                    manager.kind,
+                    PlaceWord::of(manager.kind)
                 ),
             },
         };
-        let of_agents = managers
-            .iter()
-            .filter(|manager| manager.is_built && manager.kind == ManagerKind::Agent);
-        let open = of_agents.flat_map(|manager| &manager.pools);
+        let joined = managers.iter().filter(|manager| {
+            manager.is_built && Membership::of(manager.kind) == Membership::Joins
+        });
+        let open = joined.flat_map(|manager| &manager.pools);
         let open: Vec<&str> = open.map(|pool| pool.name.as_str()).collect();
         Some(format!("{why}; agents can join: {}", open.join(", ")))
     }
@@ -164,7 +165,13 @@ impl Managers {
 
     /// What users call the places of a pool.
     pub(crate) fn place_word(&self, pool: &str) -> PlaceWord {
-        self.of_pool(pool)
-            .map_or(PlaceWord::Agent, |(_, kind)| PlaceWord::of(kind))
+        let manager = self.of_pool(pool);
+        manager.map_or_else(PlaceWord::default, |(_, kind)| PlaceWord::of(kind))
+    }
+
+    /// How places come into a pool, and leave it.
+    pub(crate) fn membership(&self, pool: &str) -> Membership {
+        let manager = self.of_pool(pool);
+        manager.map_or_else(Membership::default, |(_, kind)| Membership::of(kind))
     }
 }

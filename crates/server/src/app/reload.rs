@@ -15,7 +15,7 @@ use det_config::master::{Change, EffectiveScheduler, MasterConfig, RefusedChange
 use det_config::origin::{Layer, Origin, Source};
 use det_ids::ClusterId;
 use det_lifecycle::record::{ActorName, EventKind, Signal, Subject};
-use det_rm::{Manager, PlaceWord};
+use det_rm::{Manager, Membership, PlaceWord};
 use det_store::events::NewEvent;
 use det_store::{StoreError, WriteTx, allocations, experiments, places};
 use serde_json::{Value, json};
@@ -323,8 +323,11 @@ impl Reload {
         for place in places::list(&mut tx.conn()).await? {
             // One that stayed away for longer than its tasks were waited for is not expected any more.
             let patience = self.pools.reconnect_patience_micros(&place.resource_pool);
-            // Nodes of another system's cluster leave a pool with its configuration.
-            let stays = self.managers.place_word(&place.resource_pool) == PlaceWord::Agent;
+            let stays = match self.managers.membership(&place.resource_pool) {
+                Membership::Joins => true,
+                // They leave a pool with its configuration.
+                Membership::Selected => false,
+            };
             let expected = place
                 .disconnected_at
                 .is_none_or(|since| now.saturating_sub(since) < patience)
