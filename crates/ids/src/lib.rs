@@ -12,6 +12,7 @@
 //! The default of an identifier is none: 0, or the empty text. Messages have it where nothing is named, and `given` is for
 //! them.
 
+mod container_report;
 mod logs;
 mod priority;
 mod quantity;
@@ -19,6 +20,7 @@ mod quantity;
 use std::fmt;
 use std::str::FromStr;
 
+pub use container_report::{ContainerReportId, NotAContainerReport};
 pub use logs::{LogLevel, LogSource, LogStream, LogWord, Word};
 pub use priority::PriorityOrder;
 pub use quantity::quantity;
@@ -221,7 +223,7 @@ text_id!(
 );
 text_id!(
     /// A metric report: what its sender calls it, unique in the run or container that sends, so that one that is sent again
-    /// is recognised.
+    /// is recognised. What containers send has a [`ContainerReportId`].
     #[derive(Default)]
     ReportId
 );

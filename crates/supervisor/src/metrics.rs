@@ -7,7 +7,7 @@ mod averages;
 mod gpus;
 mod machine;
 
-use det_ids::{AgentId, ContainerId, ReportId, RunId, TaskId};
+use det_ids::{AgentId, ContainerId, ContainerReportId, ReportId, RunId, TaskId};
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -211,7 +211,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A report that waits for the master.
 #[derive(Debug, Clone, PartialEq)]
 struct WaitingReport {
-    number: u64,
+    number: i64,
     /// When it was made, microseconds.
     at: i64,
     groups: Map<String, Value>,
@@ -228,7 +228,7 @@ struct Queue {
 struct State {
     reports: VecDeque<WaitingReport>,
     /// How many reports there were.
-    made: u64,
+    made: i64,
     /// The last report has been made.
     complete: bool,
     /// The master wants no more.
@@ -285,7 +285,7 @@ impl Queue {
     }
 
     /// Reports through this number are stored.
-    fn sent(&self, through: u64) {
+    fn sent(&self, through: i64) {
         self.lock().reports.retain(|report| report.number > through);
     }
 
@@ -408,7 +408,10 @@ impl Route {
             reports: reports
                 .iter()
                 .map(|report| ReportBody {
-                    report_id: format!("{}-{}", self.container_id, report.number).into(),
+                    report_id: ReportId::from(&ContainerReportId {
+                        container_id: self.container_id.clone(),
+                        number: report.number,
+                    }),
                     time: det_spool::rfc3339(report.at),
                     groups: &report.groups,
                 })
@@ -458,7 +461,7 @@ mod tests {
         assert_eq!(queue.next().unwrap()[0].number, 32);
         assert!(!queue.ends(false));
         assert!(queue.ends(true));
-        queue.sent(u64::MAX);
+        queue.sent(i64::MAX);
         assert_eq!(queue.next(), None);
     }
 

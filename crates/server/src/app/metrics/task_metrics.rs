@@ -3,7 +3,7 @@
 //! They have no steps, no runs and no statistics, so that they are kept apart from metrics of trials
 //! ([`crate::app::metrics`]): in chunks as they come, of which a task keeps the newest ones.
 
-use det_ids::{AgentId, ContainerId, ReportId, TaskId};
+use det_ids::{AgentId, ContainerId, ContainerReportId, ReportId, TaskId};
 use det_store::task_metrics::{self, MeasurementChunk, TaskMeasurement};
 use det_taskspec::TaskKind;
 use serde_json::{Map, Value};
@@ -118,7 +118,11 @@ fn measured(
 ) -> AppResult<(Option<ContainerId>, Vec<TaskMeasurement>)> {
     let (mut container, mut measured, mut bytes) = (None, Vec::new(), 0);
     for report in reports {
-        let (of, number) = numbered(report.report_id.as_ref())?;
+        let id = report.report_id.as_ref().map_or("", ReportId::as_str);
+        let id: ContainerReportId = id
+            .parse()
+            .map_err(|error| AppError::invalid(format!("field \"reportId\" {error}")))?;
+        let (of, number) = (id.container_id, id.number);
         if container.get_or_insert_with(|| of.clone()) != &of {
             return Err(AppError::invalid(
                 "the reports of a request must be of one container",
@@ -143,25 +147,6 @@ fn measured(
 
 fn json_bytes(groups: &Map<String, Value>) -> usize {
     serde_json::to_string(groups).map_or(usize::MAX, |text| text.len())
-}
-
-/// The container and the number in a report's id.
-fn numbered(report_id: Option<&ReportId>) -> AppResult<(ContainerId, i64)> {
-    const LONGEST: usize = 200;
-    let report_id = report_id.map_or("", ReportId::as_str);
-    report_id
-        .rsplit_once('-')
-        .filter(|(container, _)| !container.is_empty() && container.len() <= LONGEST)
-        .and_then(|(container, number)| {
-            let number = number.parse().ok().filter(|number| *number > 0)?;
-            Some((ContainerId(container.to_owned()), number))
-        })
-        .ok_or_else(|| {
-            AppError::invalid(format!(
-                "field \"reportId\" must be the id of the container, \"-\" and a number from 1, found \"{}\"",
-                report_id.chars().take(LONGEST).collect::<String>().escape_debug()
-            ))
-        })
 }
 
 #[cfg(test)]
