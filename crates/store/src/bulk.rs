@@ -138,77 +138,96 @@ pub async fn experiments(
     // Nothing reads a database that is being filled: one revision is enough for all.
     let revision = crate::experiments::next_revision(conn).await?;
     for some in all.chunks(ROWS) {
-        let mut jobs = Rows::new(
-            "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, demands, submitted_at) VALUES",
-        );
-        for past in some {
-            let job = &past.new.job;
-            jobs.row()
-                .text(job.id.as_str())
-                .text(job.kind.into())
-                .integer(job.owner_id.0)
-                .text(&job.resource_pool)
-                .integer(i64::from(job.priority))
-                .real(Some(job.weight))
-                .optional_integer(job.max_slots.map(i64::from))
-                .optional_integer(job.position)
-                .boolean(job.moved)
-                .optional_text(job.fallback.as_ref().map(text).as_deref())
-                .optional_text(job.demands.as_ref().map(text).as_deref())
-                .integer(job.submitted_at);
-        }
-        jobs.insert(conn).await?;
-        let mut rows = Rows::new(
-            "INSERT INTO experiments (job_id, owner_id, project_id, parent_id, name, name_folded, description, \
-             description_folded, labels, notes, state, machine, archived, resource_pool, searcher_name, \
-             searcher_metric, smaller_is_better, progress, created_at, ended_at, trial_count, best_metric, \
-             checkpoint_count, checkpoint_bytes, collected, revision) VALUES",
-        );
-        for past in some {
-            let new = &past.new;
-            rows.row()
-                .text(new.job.id.as_str())
-                .integer(new.job.owner_id.0)
-                .integer(new.project_id.0)
-                .optional_integer(new.parent_id.map(|id| id.0))
-                .text(&new.name)
-                .text(&new.name.to_lowercase())
-                .text(&new.description)
-                .text(&new.description.to_lowercase())
-                .text(&new.labels)
-                .literal("''")
-                .text(new.state.stored_name())
-                .text(&column::text(&new.state))
-                .boolean(past.archived)
-                .text(&new.job.resource_pool)
-                .text(new.searcher_name.into())
-                .text(&new.searcher_metric)
-                .boolean(new.smaller_is_better)
-                .real(Some(past.progress))
-                .integer(new.job.submitted_at)
-                .optional_integer(past.ended_at)
-                .integer(past.trial_count)
-                .real(past.best_metric)
-                .integer(past.checkpoints.0)
-                .integer(past.checkpoints.1)
-                .boolean(past.ended_at.is_some())
-                .integer(revision);
-        }
-        let some_ids: Vec<ExperimentId> = rows.insert_returning(conn).await?;
-        let mut configs = Rows::new(
-            "INSERT INTO experiment_configs (experiment_id, config, original_config) VALUES",
-        );
-        for (past, id) in some.iter().zip(&some_ids) {
-            configs
-                .row()
-                .integer(id.0)
-                .text(&past.new.config)
-                .text(&past.new.original_config);
-        }
-        configs.insert(conn).await?;
+        insert_jobs(conn, some).await?;
+        let some_ids = insert_experiments(conn, some, revision).await?;
+        insert_configs(conn, some, &some_ids).await?;
         ids.extend(some_ids);
     }
     Ok(ids)
+}
+
+async fn insert_jobs(conn: &mut Conn<'_>, some: &[PastExperiment]) -> Result<(), StoreError> {
+    let mut jobs = Rows::new(
+        "INSERT INTO jobs (id, kind, owner_id, resource_pool, priority, weight, max_slots, position, moved, fallback, demands, submitted_at) VALUES",
+    );
+    for past in some {
+        let job = &past.new.job;
+        jobs.row()
+            .text(job.id.as_str())
+            .text(job.kind.into())
+            .integer(job.owner_id.0)
+            .text(&job.resource_pool)
+            .integer(i64::from(job.priority))
+            .real(Some(job.weight))
+            .optional_integer(job.max_slots.map(i64::from))
+            .optional_integer(job.position)
+            .boolean(job.moved)
+            .optional_text(job.fallback.as_ref().map(text).as_deref())
+            .optional_text(job.demands.as_ref().map(text).as_deref())
+            .integer(job.submitted_at);
+    }
+    jobs.insert(conn).await
+}
+
+async fn insert_experiments(
+    conn: &mut Conn<'_>,
+    some: &[PastExperiment],
+    revision: i64,
+) -> Result<Vec<ExperimentId>, StoreError> {
+    let mut rows = Rows::new(
+        "INSERT INTO experiments (job_id, owner_id, project_id, parent_id, name, name_folded, description, \
+         description_folded, labels, notes, state, machine, archived, resource_pool, searcher_name, \
+         searcher_metric, smaller_is_better, progress, created_at, ended_at, trial_count, best_metric, \
+         checkpoint_count, checkpoint_bytes, collected, revision) VALUES",
+    );
+    for past in some {
+        let new = &past.new;
+        rows.row()
+            .text(new.job.id.as_str())
+            .integer(new.job.owner_id.0)
+            .integer(new.project_id.0)
+            .optional_integer(new.parent_id.map(|id| id.0))
+            .text(&new.name)
+            .text(&new.name.to_lowercase())
+            .text(&new.description)
+            .text(&new.description.to_lowercase())
+            .text(&new.labels)
+            .literal("''")
+            .text(new.state.stored_name())
+            .text(&column::text(&new.state))
+            .boolean(past.archived)
+            .text(&new.job.resource_pool)
+            .text(new.searcher_name.into())
+            .text(&new.searcher_metric)
+            .boolean(new.smaller_is_better)
+            .real(Some(past.progress))
+            .integer(new.job.submitted_at)
+            .optional_integer(past.ended_at)
+            .integer(past.trial_count)
+            .real(past.best_metric)
+            .integer(past.checkpoints.0)
+            .integer(past.checkpoints.1)
+            .boolean(past.ended_at.is_some())
+            .integer(revision);
+    }
+    rows.insert_returning(conn).await
+}
+
+async fn insert_configs(
+    conn: &mut Conn<'_>,
+    some: &[PastExperiment],
+    ids: &[ExperimentId],
+) -> Result<(), StoreError> {
+    let mut configs =
+        Rows::new("INSERT INTO experiment_configs (experiment_id, config, original_config) VALUES");
+    for (past, id) in some.iter().zip(ids) {
+        configs
+            .row()
+            .integer(id.0)
+            .text(&past.new.config)
+            .text(&past.new.original_config);
+    }
+    configs.insert(conn).await
 }
 
 /// A trial that has ended.
@@ -249,92 +268,111 @@ pub struct PastTrial {
 }
 
 /// Adds trials with their tasks and allocations; gives their numbers in order.
-#[expect(
-    clippy::too_many_lines,
-    reason = "one statement with a value for each column"
-)]
 pub async fn trials(conn: &mut Conn<'_>, all: &[PastTrial]) -> Result<Vec<TrialId>, StoreError> {
     let mut ids = Vec::with_capacity(all.len());
     for some in all.chunks(ROWS) {
-        let mut rows = Rows::new(
-            "INSERT INTO trials (experiment_id, request_id, task_id, state, machine, hparams, seed, run_id, restarts, \
-             total_batches, progress, runner_state, metadata, best_metric, best_validation, latest_metric, \
-             latest_validation, checkpoint_count, checkpoint_bytes, created_at, ended_at) VALUES",
-        );
-        for past in some {
-            let text = |v: &Option<(f64, String)>| v.as_ref().map(|(_, text)| text.clone());
-            rows.row()
-                .integer(past.experiment_id.0)
-                .text(past.request_id.as_str())
-                .text(past.task_id.as_str())
-                .text(past.state.stored_name())
-                .text(&column::text(&past.state))
-                .text(&past.hparams)
-                .integer(0)
-                .integer(1)
-                .integer(past.restarts)
-                .integer(past.total_batches)
-                .literal("1.0")
-                .literal("''")
-                .literal("'{}'")
-                .real(past.best.as_ref().map(|(metric, _)| *metric))
-                .optional_text(text(&past.best).as_deref())
-                .real(past.latest.as_ref().map(|(metric, _)| *metric))
-                .optional_text(text(&past.latest).as_deref())
-                .integer(past.checkpoints.0)
-                .integer(past.checkpoints.1)
-                .integer(past.created_at)
-                .integer(past.ended_at);
-        }
-        let some_ids: Vec<TrialId> = rows.insert_returning(conn).await?;
-        let mut tasks = Rows::new(
-            "INSERT INTO tasks (id, kind, job_id, owner_id, experiment_id, trial_id, machine, attempts, log_lines, \
-             created_at, ended_at) VALUES",
-        );
-        for (past, id) in some.iter().zip(&some_ids) {
-            tasks
-                .row()
-                .text(past.task_id.as_str())
-                .literal("'TRIAL'")
-                .text(past.job_id.as_str())
-                .integer(past.owner_id.0)
-                .integer(past.experiment_id.0)
-                .integer(id.0)
-                .text(&column::text(&TaskState::Ended(TaskEnd::Completed)))
-                .integer(1)
-                .integer(0)
-                .integer(past.created_at)
-                .integer(past.ended_at);
-        }
-        tasks.insert(conn).await?;
-        let mut allocations = Rows::new(
-            "INSERT INTO allocations (id, task_id, job_id, trial_id, run_id, state, machine, resource_pool, slots, \
-             single_place, preemptible, requested_at, placed_at, started_at, ended_at) VALUES",
-        );
-        for (past, id) in some.iter().zip(&some_ids) {
-            let (begin, end) = (past.created_at, past.ended_at);
-            allocations
-                .row()
-                .text(past.task_id.allocation(1).as_str())
-                .text(past.task_id.as_str())
-                .text(past.job_id.as_str())
-                .integer(id.0)
-                .integer(1)
-                .text(past.allocation.stored_name())
-                .text(&column::text(&past.allocation))
-                .text(&past.resource_pool)
-                .integer(1)
-                .boolean(true)
-                .boolean(true)
-                .integer(begin)
-                .integer(begin)
-                .integer(begin)
-                .integer(end);
-        }
-        allocations.insert(conn).await?;
+        let some_ids = insert_trials(conn, some).await?;
+        insert_tasks(conn, some, &some_ids).await?;
+        insert_allocations(conn, some, &some_ids).await?;
         ids.extend(some_ids);
     }
     Ok(ids)
+}
+
+async fn insert_trials(
+    conn: &mut Conn<'_>,
+    some: &[PastTrial],
+) -> Result<Vec<TrialId>, StoreError> {
+    let mut rows = Rows::new(
+        "INSERT INTO trials (experiment_id, request_id, task_id, state, machine, hparams, seed, run_id, restarts, \
+         total_batches, progress, runner_state, metadata, best_metric, best_validation, latest_metric, \
+         latest_validation, checkpoint_count, checkpoint_bytes, created_at, ended_at) VALUES",
+    );
+    for past in some {
+        let text = |v: &Option<(f64, String)>| v.as_ref().map(|(_, text)| text.clone());
+        rows.row()
+            .integer(past.experiment_id.0)
+            .text(past.request_id.as_str())
+            .text(past.task_id.as_str())
+            .text(past.state.stored_name())
+            .text(&column::text(&past.state))
+            .text(&past.hparams)
+            .integer(0)
+            .integer(1)
+            .integer(past.restarts)
+            .integer(past.total_batches)
+            .literal("1.0")
+            .literal("''")
+            .literal("'{}'")
+            .real(past.best.as_ref().map(|(metric, _)| *metric))
+            .optional_text(text(&past.best).as_deref())
+            .real(past.latest.as_ref().map(|(metric, _)| *metric))
+            .optional_text(text(&past.latest).as_deref())
+            .integer(past.checkpoints.0)
+            .integer(past.checkpoints.1)
+            .integer(past.created_at)
+            .integer(past.ended_at);
+    }
+    rows.insert_returning(conn).await
+}
+
+async fn insert_tasks(
+    conn: &mut Conn<'_>,
+    some: &[PastTrial],
+    ids: &[TrialId],
+) -> Result<(), StoreError> {
+    let mut tasks = Rows::new(
+        "INSERT INTO tasks (id, kind, job_id, owner_id, experiment_id, trial_id, machine, attempts, log_lines, \
+         created_at, ended_at) VALUES",
+    );
+    for (past, id) in some.iter().zip(ids) {
+        tasks
+            .row()
+            .text(past.task_id.as_str())
+            .literal("'TRIAL'")
+            .text(past.job_id.as_str())
+            .integer(past.owner_id.0)
+            .integer(past.experiment_id.0)
+            .integer(id.0)
+            .text(&column::text(&TaskState::Ended(TaskEnd::Completed)))
+            .integer(1)
+            .integer(0)
+            .integer(past.created_at)
+            .integer(past.ended_at);
+    }
+    tasks.insert(conn).await
+}
+
+async fn insert_allocations(
+    conn: &mut Conn<'_>,
+    some: &[PastTrial],
+    ids: &[TrialId],
+) -> Result<(), StoreError> {
+    let mut allocations = Rows::new(
+        "INSERT INTO allocations (id, task_id, job_id, trial_id, run_id, state, machine, resource_pool, slots, \
+         single_place, preemptible, requested_at, placed_at, started_at, ended_at) VALUES",
+    );
+    for (past, id) in some.iter().zip(ids) {
+        let (begin, end) = (past.created_at, past.ended_at);
+        allocations
+            .row()
+            .text(past.task_id.allocation(1).as_str())
+            .text(past.task_id.as_str())
+            .text(past.job_id.as_str())
+            .integer(id.0)
+            .integer(1)
+            .text(past.allocation.stored_name())
+            .text(&column::text(&past.allocation))
+            .text(&past.resource_pool)
+            .integer(1)
+            .boolean(true)
+            .boolean(true)
+            .integer(begin)
+            .integer(begin)
+            .integer(begin)
+            .integer(end);
+    }
+    allocations.insert(conn).await
 }
 
 /// Adds statistics of groups of trials: trial, group, last step, document (see `metrics::GroupSummary`).
