@@ -2,9 +2,9 @@
 //! mount would delete a user's data.
 
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use det_host_paths::mount_point;
 use nix::mount::{MntFlags, umount2};
 
 /// Detaches everything mounted at or below `dir`, deepest first.
@@ -21,32 +21,11 @@ fn mounts_below(table: &[u8], dir: &Path) -> Vec<PathBuf> {
     let mut mounts: Vec<PathBuf> = table
         .split(|byte| *byte == b'\n')
         .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
-        .map(unescape)
+        .map(mount_point)
         .filter(|mount| mount.starts_with(dir))
         .collect();
     mounts.reverse();
     mounts
-}
-
-/// Mount points are printed with blanks, tabs, line ends and backslashes as three octal digits.
-fn unescape(text: &[u8]) -> PathBuf {
-    let mut plain = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((first, after)) = rest.split_first() {
-        let octal = after
-            .get(..3)
-            .filter(|_| *first == b'\\')
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        if let Some(byte) = octal {
-            plain.push(byte);
-            rest = &after[3..];
-        } else {
-            plain.push(*first);
-            rest = after;
-        }
-    }
-    std::ffi::OsString::from_vec(plain).into()
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use det_ids::one_line;
+
 use crate::errors::ConfigError;
 use crate::schema::{
     Document, Findings, Misplacement, Segment, Stage, check_document, mask, mask_all,
@@ -127,7 +129,7 @@ pub(crate) fn with_left(repaired: &str, left: &[&ConfigError]) -> String {
     for error in left.iter().take(MAX_LEFT) {
         let colon = if error.path.is_empty() { "" } else { ": " };
         let line = format!("{LEAVES}the error {}{colon}{}", error.path, error.message);
-        out.push_str(&line.replace(['\n', '\r'], " "));
+        out.push_str(&one_line(&line));
         out.push('\n');
     }
     if left.len() > MAX_LEFT {

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 // The event parser beneath serde-saphyr: an untyped tree with positions is more than serde's data model can carry.
+use det_ids::one_line;
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Tag};
 
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_REPORTED, Message};
@@ -254,7 +255,7 @@ impl<'text> Builder<'text> {
                         "",
                         Some(&at),
                         ErrorCode::Syntax
-                            .message(format!("is not YAML: {}", error.info().replace('\n', " "))),
+                            .message(format!("is not YAML: {}", one_line(&error.info()))),
                     ));
                 }
             }

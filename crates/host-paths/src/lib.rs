@@ -9,6 +9,7 @@
 //!
 //! The crate opens and creates files where it is asked to: no network, no clock, no threads.
 
+mod mount_table;
 mod shared;
 
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use nix::fcntl::{OFlag, openat, readlinkat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
 use thiserror::Error;
 
+pub use crate::mount_table::mount_point;
 pub use crate::shared::{SHARED_MODE, Sharer, TakenOver};
 
 /// The most links in one path, as in the kernel.

@@ -16,15 +16,18 @@ mod container_report;
 mod logs;
 mod priority;
 mod quantity;
+mod text;
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 pub use container_report::{ContainerReportId, NotAContainerReport};
 pub use logs::{LogLevel, LogSource, LogStream, LogWord, Word};
 pub use priority::PriorityOrder;
 pub use quantity::quantity;
 use serde::{Deserialize, Serialize};
+pub use text::one_line;
 
 /// Text that is no number of an experiment, a trial or another thing that is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -367,6 +370,14 @@ impl fmt::Display for SlotId {
 #[serde(transparent)]
 pub struct Micros(pub i64);
 
+impl Micros {
+    /// How long it is after an earlier moment; zero = it is not after it.
+    pub fn since(self, earlier: Self) -> Duration {
+        let micros = self.0.saturating_sub(earlier.0);
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -379,6 +390,16 @@ mod tests {
         assert!(allocation.is_well_formed());
         assert!(!AllocationId::from("no-number").is_well_formed());
         assert!(!AllocationId::from(".1").is_well_formed());
+    }
+
+    #[test]
+    fn time_passes_from_an_earlier_moment_on() {
+        assert_eq!(Micros(7).since(Micros(5)), Duration::from_micros(2));
+        assert_eq!(Micros(5).since(Micros(7)), Duration::ZERO);
+        assert_eq!(
+            Micros(i64::MAX).since(Micros(-1)),
+            Duration::from_micros(i64::MAX.unsigned_abs())
+        );
     }
 
     #[test]

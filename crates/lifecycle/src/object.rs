@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use det_taskspec::{TaskKind, noun};
+use det_taskspec::TaskKind;
 
 /// Kind of an object that a request or an event concerns, or of a part of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl ObjectKind {
             Self::Slot => "slot",
             Self::Task => "task",
             Self::TaskConfiguration => "configuration of task",
-            Self::TaskOf(kind) => noun(kind),
+            Self::TaskOf(kind) => kind.task_noun(),
             Self::Template => "template",
             Self::Trial => "trial",
             Self::User => "user",

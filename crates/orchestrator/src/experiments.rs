@@ -10,9 +10,18 @@ use det_searcher::{Action, Event as SearchEvent, Search};
 
 use crate::searches::json;
 use crate::{
-    Cause, Continuation, Effect, Event, ExperimentRows, Record, Refusal, Scene, SearchState, Topic,
-    TrialRows,
+    Cause, Continuation, Effect, Event, Experiment, ExperimentRows, Record, Refusal, Scene,
+    SearchState, Topic, TrialRows,
 };
+
+/// The experiment with this number, or the refusal "not found".
+pub(crate) fn known<R: ExperimentRows>(
+    scene: &Scene<'_, R>,
+    id: ExperimentId,
+) -> Result<Experiment, Refusal> {
+    let row = scene.rows.experiment(id);
+    row.ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))
+}
 
 /// Something happens to an experiment.
 pub(crate) fn on<R: ExperimentRows + TrialRows>(
@@ -21,10 +30,7 @@ pub(crate) fn on<R: ExperimentRows + TrialRows>(
     event: ExperimentEvent,
     cause: &Cause,
 ) -> Result<(), Refusal> {
-    let mut row = scene
-        .rows
-        .experiment(id)
-        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
+    let mut row = known(scene, id)?;
     let before = row.state;
     let step = if row.unmanaged {
         on_experiment(before, event)?
@@ -195,10 +201,7 @@ pub(crate) fn end<R: ExperimentRows + TrialRows>(
     scene: &mut Scene<'_, R>,
     id: ExperimentId,
 ) -> Result<(), Refusal> {
-    let row = scene
-        .rows
-        .experiment(id)
-        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
+    let row = known(scene, id)?;
     scene.effect(Effect::ExperimentEnded {
         id,
         completed: row.state == ExperimentState::Completed,
@@ -217,10 +220,7 @@ pub(crate) fn continue_it<R: ExperimentRows + TrialRows>(
     cause: Cause,
 ) -> Result<(), Refusal> {
     on(scene, id, ExperimentEvent::Continue, &cause)?;
-    let mut row = scene
-        .rows
-        .experiment(id)
-        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
+    let mut row = known(scene, id)?;
     row.ended_at = None;
     scene.rows.update_experiment(&row);
     scene.effect(Effect::ExperimentContinued(id));

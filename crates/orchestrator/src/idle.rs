@@ -49,8 +49,7 @@ impl IdleClock {
         if self.current > 0 {
             return timeout;
         }
-        let unused = now.0.saturating_sub(self.last.0);
-        timeout.saturating_sub(Duration::from_micros(u64::try_from(unused).unwrap_or(0)))
+        timeout.saturating_sub(now.since(self.last))
     }
 }
 

@@ -2,14 +2,13 @@
 
 use det_ids::{ExperimentId, RequestId, TaskId};
 use det_lifecycle::experiment::{ExperimentEvent, ExperimentState, SearchOutcome};
-use det_lifecycle::object::ObjectKind;
 use det_lifecycle::trial::{TrialEvent, TrialState};
 use det_searcher::{Action, Event as SearchEvent, Outcome, Search, StopReason};
 use serde_json::{Map, Value};
 
 use crate::{
     Cause, Effect, Event, ExperimentRows, Mutant, NewTrial, Refusal, Scene, SearchState,
-    SearchedMetrics, Topic, TrialRows,
+    SearchedMetrics, Topic, TrialRows, experiments,
 };
 
 fn cause() -> Cause {
@@ -50,10 +49,7 @@ pub(crate) fn begin<R: ExperimentRows + TrialRows>(
     if search.owes_trials() {
         scene.wake(Topic::Backlog(id));
     }
-    let experiment = scene
-        .rows
-        .experiment(id)
-        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
+    let experiment = experiments::known(scene, id)?;
     scene.effect(Effect::SaveSearch {
         experiment_id: id,
         through: 0,
@@ -247,10 +243,7 @@ fn create<R: ExperimentRows + TrialRows>(
     hparams: &Map<String, Value>,
     seed: u32,
 ) -> Result<(), Refusal> {
-    let mut experiment = scene
-        .rows
-        .experiment(id)
-        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
+    let mut experiment = experiments::known(scene, id)?;
     experiment.trial_count += 1;
     scene.rows.update_experiment(&experiment);
     scene.effect(Effect::InsertTrial(NewTrial {

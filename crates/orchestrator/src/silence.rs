@@ -52,7 +52,7 @@ impl SilenceClock {
 
     /// Time since the last report or line of the log.
     pub fn silent_for(&self, now: Micros) -> Duration {
-        between(self.last, now)
+        now.since(self.last)
     }
 
     /// Looks whether it is silent for too long. `timeout` = longer than zero.
@@ -64,7 +64,7 @@ impl SilenceClock {
             Some(reported) if reported >= self.last => {
                 return Silence::Reported;
             }
-            Some(reported) => BETWEEN_REPORTS.saturating_sub(between(reported, now)),
+            Some(reported) => BETWEEN_REPORTS.saturating_sub(now.since(reported)),
         };
         let left = of_silence.max(of_report);
         if left.is_zero() {
@@ -256,11 +256,6 @@ fn lines(reason: &str, finding: &Finding) -> Vec<String> {
         lines.push(format!("- and {more} more ranks"));
     }
     lines
-}
-
-fn between(earlier: Micros, later: Micros) -> Duration {
-    let micros = later.0.saturating_sub(earlier.0);
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use det_taskspec::TaskKind;
 
 use crate::{
     Cause, Effect, Event, Experiment, LogLevel, Mutant, Record, Refusal, Rows, Scene, Task, Topic,
-    Trial, tasks,
+    Trial, experiments, tasks,
 };
 
 fn known<R: Rows>(scene: &Scene<'_, R>, id: TrialId) -> Result<(Trial, Experiment), Refusal> {
@@ -20,10 +20,7 @@ fn known<R: Rows>(scene: &Scene<'_, R>, id: TrialId) -> Result<(Trial, Experimen
         .rows
         .trial(id)
         .ok_or_else(|| Refusal::not_found(ObjectKind::Trial, id))?;
-    let experiment = scene
-        .rows
-        .experiment(trial.experiment_id)
-        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, trial.experiment_id))?;
+    let experiment = experiments::known(scene, trial.experiment_id)?;
     Ok((trial, experiment))
 }
 
@@ -256,10 +253,7 @@ fn insert_task<R: Rows>(
     log_findings: Option<LogFindings>,
     log_retention_days: Option<i64>,
 ) -> Result<(), Refusal> {
-    let experiment = scene
-        .rows
-        .experiment(trial.experiment_id)
-        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, trial.experiment_id))?;
+    let experiment = experiments::known(scene, trial.experiment_id)?;
     scene.rows.insert_task(Task {
         id: trial.task_id.clone(),
         kind: TaskKind::Trial,

@@ -7,7 +7,8 @@ use det_lifecycle::task::{TaskEnd, TaskEvent};
 use det_lifecycle::unmanaged::{UnmanagedEffect, UnmanagedEvent, UnmanagedState, experiment_state};
 
 use crate::{
-    Cause, Effect, Event, LogLevel, NewTrial, Record, Refusal, Rows, Scene, Topic, Trial, tasks,
+    Cause, Effect, Event, LogLevel, NewTrial, Record, Refusal, Rows, Scene, Topic, Trial,
+    experiments, tasks,
 };
 
 /// Code outside the cluster registers a trial of its experiment, under a name that no trial of it has yet.
@@ -17,10 +18,7 @@ pub(crate) fn add<R: Rows>(
     request_id: RequestId,
     hparams: String,
 ) -> Result<(), Refusal> {
-    let mut experiment = scene
-        .rows
-        .experiment(id)
-        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
+    let mut experiment = experiments::known(scene, id)?;
     if !experiment.unmanaged {
         return Err(Refusal::Precondition(format!(
             "no trial can be added to experiment {id}: the master runs it, and its search creates its trials; only \
@@ -133,10 +131,7 @@ pub(crate) fn follow_trials<R: Rows>(
     id: ExperimentId,
     cause: &Cause,
 ) -> Result<(), Refusal> {
-    let mut row = scene
-        .rows
-        .experiment(id)
-        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, id))?;
+    let mut row = experiments::known(scene, id)?;
     let before = row.state;
     require_not_removed(id, before)?;
     row.state = experiment_state(scene.rows.trial_counts(id));
@@ -176,10 +171,7 @@ fn known<R: Rows>(
              trials reports it"
         )));
     };
-    let experiment = scene
-        .rows
-        .experiment(trial.experiment_id)
-        .ok_or_else(|| Refusal::not_found(ObjectKind::Experiment, trial.experiment_id))?;
+    let experiment = experiments::known(scene, trial.experiment_id)?;
     require_not_removed(experiment.id, experiment.state)?;
     Ok((trial, state))
 }

@@ -9,6 +9,7 @@ use det_config::master::{
     EffectiveScheduler, FittingPolicy, ManagerKind, ManagerSettings, MasterConfig, ResourceManager,
     ResourcePool, SchedulerKind,
 };
+use det_ids::quantity;
 use det_scheduler::{Fitting, Policy, PoolSettings, Provisionable};
 use det_taskspec::RunsIn;
 
@@ -100,10 +101,7 @@ impl PlaceWord {
 
     /// So many of them: `1 agent`, `2 agents`.
     pub fn counted(self, number: usize) -> String {
-        match number {
-            1 => format!("1 {self}"),
-            number => format!("{number} {self}s"),
-        }
+        quantity(number as u64, &self.to_string())
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use det_ids::one_line;
 use det_taskspec::{ContainerExit, SERVICE_FAILURE_FILE};
 
 /// Bytes that a service may leave about why it gave up.
@@ -67,7 +68,7 @@ impl fmt::Display for SetupError {
 pub(crate) fn service_failure(run_dir: &Path) -> Option<String> {
     let path = run_dir.join(SERVICE_FAILURE_FILE);
     let bytes = det_spool::read_plain(&path, MOST_OF_SERVICE_FAILURE).ok()?;
-    let text = String::from_utf8_lossy(&bytes).replace(|c: char| c.is_control(), " ");
+    let text = one_line(&String::from_utf8_lossy(&bytes));
     let words: Vec<&str> = text.split_whitespace().collect();
     let line: String = words.join(" ").chars().take(MOST_REPORTED).collect();
     (!line.is_empty()).then_some(line)

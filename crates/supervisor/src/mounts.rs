@@ -16,13 +16,13 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use det_host_paths::mount_point;
 use det_taskspec::{CheckedMount, RUN_DIR};
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fstat};
 use nix::sys::statfs::{FsType, fstatfs};
 
 use crate::failure::SetupError;
-use crate::rootfs::unescape;
 
 /// Number of a file system and of a file on it.
 type FileId = (u64, u64);
@@ -122,7 +122,7 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
     let (id, parent) = (number()?, number()?);
-    let point = unescape(fields.nth(2)?);
+    let point = mount_point(fields.nth(2)?);
     let root = root_of(id, &point);
     Some(MountEntry {
         id,

@@ -27,7 +27,6 @@ use nix::unistd::{Gid, Uid, chdir, chroot, pivot_root, setfsgid, setfsuid};
 
 use crate::failure::SetupError;
 use crate::report::Diagnostics;
-pub(crate) use points::unescape;
 use points::{
     Mounts, bind, inside, make_directories, make_directory, make_read_only, mount_new,
     of_descriptor, set_mount, show,

@@ -4,6 +4,7 @@
 //! It names programs, never their arguments or variables, which may be secret: of a Python process the script or module,
 //! and the functions it is in.
 
+use det_ids::one_line;
 use serde::{Deserialize, Serialize};
 
 /// Signal that asks a supervisor for a [`Diagnosis`]: one that is ignored by default, so that a supervisor that does not
@@ -92,8 +93,7 @@ impl Diagnosis {
 
 /// A text in one line of at most [`MOST_NAME_CHARS`] characters.
 pub fn short(text: &str) -> String {
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
-    let line: String = text.trim().chars().map(printable).collect();
+    let line = one_line(text.trim());
     if line.chars().count() <= MOST_NAME_CHARS {
         return line;
     }

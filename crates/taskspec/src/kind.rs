@@ -83,6 +83,20 @@ impl TaskKind {
         self.words().noun
     }
 
+    /// What the task itself is called where its kind is not the subject, as in labels before its id: `task of a trial`,
+    /// `TensorBoard`, `task`.
+    pub const fn task_noun(self) -> &'static str {
+        match self {
+            Self::Trial => "task of a trial",
+            Self::Generic => "task",
+            Self::Notebook
+            | Self::Shell
+            | Self::Command
+            | Self::Tensorboard
+            | Self::CheckpointGc => self.noun(),
+        }
+    }
+
     /// One with its article: `a TensorBoard`.
     pub const fn one(self) -> &'static str {
         self.words().one

@@ -52,21 +52,8 @@ impl fmt::Display for TaskLabel<'_> {
             (TaskKind::Trial, Some((trial, experiment))) => {
                 write!(f, "trial {trial} of experiment {experiment}")
             }
-            (kind, _) => write!(f, "{} {}", noun(kind), self.task_id),
+            (kind, _) => write!(f, "{} {}", kind.task_noun(), self.task_id),
         }
-    }
-}
-
-/// What a task of this kind is called in labels and messages.
-pub fn noun(kind: TaskKind) -> &'static str {
-    match kind {
-        TaskKind::Trial => "task of a trial",
-        TaskKind::Generic => "task",
-        TaskKind::Notebook
-        | TaskKind::Shell
-        | TaskKind::Command
-        | TaskKind::Tensorboard
-        | TaskKind::CheckpointGc => kind.noun(),
     }
 }
 

@@ -43,7 +43,7 @@ pub use facts::{
     RunsIn, SharedFs, StorageFacts, TaskFacts, TrialFacts,
 };
 pub use kind::{LaunchKind, TaskKind};
-pub use label::{TaskLabel, noun};
+pub use label::TaskLabel;
 pub use launch_ssh::{LAUNCH_CLIENT_DIR, LAUNCH_CLIENT_FILE, SshKeyPair};
 pub use notebook::{
     IdleCheck, NOTEBOOK_CERTIFICATE_FILE, NOTEBOOK_CERTIFICATE_NAME, NOTEBOOK_PORTS,

@@ -7,7 +7,7 @@ use det_agent_proto::{
 };
 use det_authz::{Kind, Permission};
 use det_failpoints::failpoint;
-use det_ids::{AgentId, LogSource, LogStream, PlaceId, SlotId};
+use det_ids::{AgentId, LogSource, LogStream, PlaceId, SlotId, one_line};
 use det_lifecycle::object::ObjectKind;
 use det_lifecycle::place::DeviceReading;
 use det_orchestrator::Event;
@@ -173,8 +173,7 @@ const MOST_FAULT: usize = 300;
 
 /// A fault as it is stored: one line, not too long.
 fn short(fault: &str) -> String {
-    let shown = fault.chars().map(|c| if c.is_control() { ' ' } else { c });
-    shown.take(MOST_FAULT).collect()
+    one_line(fault).chars().take(MOST_FAULT).collect()
 }
 
 impl Registry for Agents {

@@ -13,7 +13,7 @@ use det_config::errors::{ConfigError, ConfigWarning};
 use det_config::explain::ExplainedKey;
 use det_config::master::{Change, EffectiveScheduler, MasterConfig, RefusedChange};
 use det_config::origin::{Layer, Origin, Source};
-use det_ids::ClusterId;
+use det_ids::{ClusterId, quantity};
 use det_lifecycle::record::{ActorName, EventKind, Signal, Subject};
 use det_rm::{Manager, Membership, PlaceWord};
 use det_store::events::NewEvent;
@@ -485,10 +485,7 @@ fn in_words(pool: &str, word: PlaceWord, places: &[String], jobs: &BTreeSet<Stri
         ));
     }
     if !jobs.is_empty() {
-        let counted = match jobs.len() {
-            1 => "1 job".to_owned(),
-            number => format!("{number} jobs"),
-        };
+        let counted = quantity(jobs.len() as u64, "job");
         what.push(format!("{counted} (det job list -p {pool})"));
     }
     format!(

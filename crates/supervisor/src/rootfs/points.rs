@@ -1,14 +1,13 @@
 //! Mounts and directories of a file system that is being built.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
-use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, lchown, symlink};
 use std::path::{Path, PathBuf};
 
+use det_host_paths::mount_point;
 use nix::mount::{MsFlags, mount};
 
 /// A path of the sandbox below the stage.
@@ -111,7 +110,7 @@ impl Mounts {
     fn parse(table: &[u8]) -> Self {
         let mounts = table.split(|byte| *byte == b'\n').filter_map(|line| {
             let mut fields = line.split(|byte| *byte == b' ');
-            let point = unescape(fields.nth(4)?);
+            let point = mount_point(fields.nth(4)?);
             let mut flags = MsFlags::empty();
             for option in fields.next()?.split(|byte| *byte == b',') {
                 flags |= match option {
@@ -157,27 +156,6 @@ impl Mounts {
 /// Makes everything that is mounted at or below `top` read-only.
 pub(super) fn make_read_only(top: &Path) -> io::Result<()> {
     Mounts::read()?.make_read_only(top)
-}
-
-/// Mount points are printed with blanks, tabs, line ends and backslashes as three octal digits.
-pub(crate) fn unescape(text: &[u8]) -> PathBuf {
-    let mut plain = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((first, after)) = rest.split_first() {
-        let octal = after
-            .get(..3)
-            .filter(|_| *first == b'\\')
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        if let Some(byte) = octal {
-            plain.push(byte);
-            rest = after.get(3..).unwrap_or_default();
-        } else {
-            plain.push(*first);
-            rest = after;
-        }
-    }
-    OsString::from_vec(plain).into()
 }
 
 #[cfg(test)]

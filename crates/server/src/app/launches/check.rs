@@ -25,7 +25,7 @@ use crate::app::homes::require_open_workspace;
 use crate::app::offload;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
-use det_taskspec::noun;
+use det_taskspec::TaskKind;
 
 /// A launch that nothing speaks against.
 pub(super) struct CheckedLaunch {
@@ -46,7 +46,10 @@ pub(super) struct Base {
 
 fn refused(kind: LaunchKind, errors: &ConfigErrors) -> AppError {
     document_error(
-        &format!("the configuration of the {}", noun(kind.into())),
+        &format!(
+            "the configuration of the {}",
+            TaskKind::from(kind).task_noun()
+        ),
         errors,
     )
 }

@@ -4,7 +4,7 @@ use det_api_types::jobs::{
     AwayAgent, ExplainJobResponse, JobAhead, LostAgent, PoolSituation, SlotHolder, WaitingTask,
 };
 use det_api_types::wire::{Float, Timestamp};
-use det_ids::{AllocationId, PlaceId};
+use det_ids::{AllocationId, PlaceId, quantity};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::task::TaskState;
 use det_scheduler::{Estimate, Policy, WaitKind};
@@ -270,19 +270,20 @@ fn in_queue(explanation: &JobExplanation, waiting: usize) -> String {
     let all = entry.allocations.len();
     match all - waiting {
         0 if all == 1 => "waiting: its task has no slots".to_owned(),
-        0 => format!("waiting: none of its {} has slots", tasks(all)),
+        0 => format!(
+            "waiting: none of its {} has slots",
+            quantity(all as u64, "task")
+        ),
         running if waiting == 0 => format!(
             "running: its {} {} slots",
-            tasks(running),
+            quantity(running as u64, "task"),
             if running == 1 { "has" } else { "have" }
         ),
-        running => format!("{} running, {waiting} waiting", tasks(running)),
+        running => format!(
+            "{} running, {waiting} waiting",
+            quantity(running as u64, "task")
+        ),
     }
-}
-
-fn tasks(number: usize) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} task{plural}")
 }
 
 fn pool(explanation: &JobExplanation) -> PoolSituation {
