@@ -1,10 +1,21 @@
-//! Connections within bounds: how many at once, and how long one may take to send its request.
+//! Connections within bounds: how many at once, and how long one may take to send its request, or to read its answer.
 //!
 //! A connection costs a descriptor and some kilobytes. A client that opens thousands of them and sends nothing, or sends
 //! a header a minute, or reads no answer, must not keep others away.
+//!
+//! Who holds what: a [`ConnectionLimit`], of which each listening port has a clone, holds the permits of all connections
+//! ([`shares`]); a [`CountedConnection`] holds one of them, and its stream with the time for which it may be stalled
+//! ([`stalls`]). A connection is, one after the other:
+//!
+//! ```text
+//! accepted  the kernel has it; without a permit it is closed at once
+//! admitted  it has a permit; on a port that speaks TLS, plain HTTP is answered and ends it
+//! served    one request after the other, each of which has come within a time
+//! ended     by either side, or because it stalled or sent no request: the permit is given back
+//! ```
 
-mod patience;
-mod places;
+mod shares;
+mod stalls;
 
 use std::io;
 use std::pin::Pin;
@@ -25,9 +36,9 @@ use tokio::time::timeout;
 use tower::Layer as _;
 
 use crate::auth::Ends;
-pub(crate) use crate::connections::patience::Patience;
-use crate::connections::patience::{Impatient, Waits};
-use crate::connections::places::{Place, Places};
+use crate::connections::shares::{ConnectionShares, SharePermit};
+pub(crate) use crate::connections::stalls::StallLimit;
+use crate::connections::stalls::{StallGuard, StallTimes};
 
 /// A request's line and headers must have come within this time. Counts from the end of the request before, so that a
 /// connection on which nothing happens is closed as well; clients open another one.
@@ -63,7 +74,7 @@ const MOST_STREAMS_OF_ONE: usize = 512;
 
 /// Streams that one user may have open: a third of the connections at most.
 pub(crate) fn streams_of_one() -> usize {
-    MOST_STREAMS_OF_ONE.min(places(open_files()) / 3)
+    MOST_STREAMS_OF_ONE.min(connections_with(open_files()) / 3)
 }
 
 /// This process's limit on open files.
@@ -74,24 +85,24 @@ fn open_files() -> u64 {
 /// Lets in as many connections as there are descriptors for, and closes those beyond.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionLimit {
-    places: Places,
+    shares: ConnectionShares,
 }
 
 impl ConnectionLimit {
     /// As many as this process's limit on open files allows.
     pub(crate) fn new() -> Self {
-        Self::with_places(places(open_files()))
+        Self::at_most(connections_with(open_files()))
     }
 
-    fn with_places(places: usize) -> Self {
+    fn at_most(connections: usize) -> Self {
         Self {
-            places: Places::new(places),
+            shares: ConnectionShares::new(connections),
         }
     }
 }
 
 /// Connections for a limit on open files.
-fn places(files: u64) -> usize {
+fn connections_with(files: u64) -> usize {
     usize::try_from(files.saturating_sub(RESERVED))
         .unwrap_or(MOST)
         .clamp(FEWEST, MOST)
@@ -100,22 +111,22 @@ fn places(files: u64) -> usize {
 impl ConnectionLimit {
     fn admit(&self, stream: TcpStream) -> io::Result<CountedConnection> {
         let client = stream.peer_addr()?;
-        let place = self.places.take(client.ip()).map_err(|why| {
+        let permit = self.shares.take(client.ip()).map_err(|why| {
             tracing::warn!(%client, "a connection was refused: {why}");
             io::Error::other(why)
         })?;
         stream.set_nodelay(true)?;
         SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT)?;
         Ok(CountedConnection {
-            stream: Impatient::new(stream, Patience::new(Waits::default())),
-            _place: place,
+            stream: StallGuard::new(stream, StallLimit::new(StallTimes::default())),
+            _permit: permit,
         })
     }
 }
 
 /// A service whose requests have as extensions both [`Ends`] of their connection (logins are slowed down by the address
-/// that they come from, and a blank password is for users of this machine), and its [`Patience`].
-type WithEnds<S> = AddExtension<AddExtension<S, Ends>, Patience>;
+/// that they come from, and a blank password is for users of this machine), and its [`StallLimit`].
+type WithEnds<S> = AddExtension<AddExtension<S, Ends>, StallLimit>;
 
 impl<S> Accept<TcpStream, S> for ConnectionLimit {
     type Stream = CountedConnection;
@@ -123,11 +134,11 @@ impl<S> Accept<TcpStream, S> for ConnectionLimit {
     type Future = std::future::Ready<io::Result<(CountedConnection, WithEnds<S>)>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let accepted = self.admit(stream).and_then(|placed| {
-            let ends = placed.ends()?;
-            let patience = placed.stream.patience().clone();
-            let service = Extension(patience).layer(Extension(ends).layer(service));
-            Ok((placed, service))
+        let accepted = self.admit(stream).and_then(|admitted| {
+            let ends = admitted.ends()?;
+            let limit = admitted.stream.limit().clone();
+            let service = Extension(limit).layer(Extension(ends).layer(service));
+            Ok((admitted, service))
         });
         std::future::ready(accepted)
     }
@@ -149,19 +160,19 @@ impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
         Pin<Box<dyn Future<Output = io::Result<(CountedConnection, WithEnds<S>)>> + Send>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let admitted = self.0.accept(stream, service);
+        let accepted = self.0.accept(stream, service);
         Box::pin(async move {
-            let (mut placed, service) = admitted.await?;
+            let (mut admitted, service) = accepted.await?;
             let mut first = [0];
             let begins_with_http = async {
-                placed.stream.stream().peek(&mut first).await?;
+                admitted.stream.stream().peek(&mut first).await?;
                 // The first byte of a request is that of its method; that of a handshake is 22.
                 Ok::<_, io::Error>(first[0].is_ascii_uppercase())
             };
             if !timeout(FIRST_BYTE, begins_with_http).await?? {
-                return Ok((placed, service));
+                return Ok((admitted, service));
             }
-            if let Ok(peer) = placed.stream.stream().peer_addr() {
+            if let Ok(peer) = admitted.stream.stream().peer_addr() {
                 tracing::info!(%peer, "a client spoke plain HTTP to this port, which speaks TLS; it was answered to use https://");
             }
             let body = ErrorBody::new(Code::InvalidArgument, SPEAKS_TLS.to_owned());
@@ -170,10 +181,10 @@ impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
                 "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
                 body.len()
             );
-            timeout(FIRST_BYTE, placed.write_all(answer.as_bytes())).await??;
-            placed.shutdown().await?;
+            timeout(FIRST_BYTE, admitted.write_all(answer.as_bytes())).await??;
+            admitted.shutdown().await?;
             // With bytes unread the end of the connection would be a reset, which may overtake the answer.
-            let mut rest = placed.take(HEADERS_BYTES as u64);
+            let mut rest = admitted.take(HEADERS_BYTES as u64);
             let _ = timeout(FIRST_BYTE, copy(&mut rest, &mut sink())).await;
             Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -183,11 +194,11 @@ impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
     }
 }
 
-/// A connection that gives its place back when it ends.
+/// A connection that gives its permit back when it ends.
 #[derive(Debug)]
 pub(crate) struct CountedConnection {
-    stream: Impatient<TcpStream>,
-    _place: Place,
+    stream: StallGuard<TcpStream>,
+    _permit: SharePermit,
 }
 
 impl CountedConnection {
@@ -252,15 +263,15 @@ mod tests {
             (65_536, 65_280),
             (u64::MAX, MOST),
         ] {
-            assert_eq!(places(files), connections, "{files} open files");
+            assert_eq!(connections_with(files), connections, "{files} open files");
         }
     }
 
     #[tokio::test]
-    async fn a_place_is_given_back_at_the_end_of_its_connection() {
+    async fn a_permit_is_given_back_at_the_end_of_its_connection() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let bounded = ConnectionLimit::with_places(1);
+        let bounded = ConnectionLimit::at_most(1);
         let connect = || async {
             let outside = TcpStream::connect(address).await.unwrap();
             let (inside, _) = listener.accept().await.unwrap();
@@ -269,7 +280,7 @@ mod tests {
         let (_a, first) = connect().await;
         assert!(first.is_ok());
         let (_b, second) = connect().await;
-        assert!(second.is_err(), "there is one place");
+        assert!(second.is_err(), "there is one permit");
         drop(first);
         let (_c, third) = connect().await;
         assert!(third.is_ok(), "and it is free again");
@@ -282,7 +293,7 @@ mod tests {
         let (inside, _) = listener.accept().await.unwrap();
         outside.write_all(sent).await.unwrap();
         outside.shutdown().await.unwrap();
-        let accepted = TlsOnly(ConnectionLimit::with_places(1))
+        let accepted = TlsOnly(ConnectionLimit::at_most(1))
             .accept(inside, ())
             .await;
         let goes_on = accepted.is_ok();

@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::app::Master;
 use crate::budget::Reservation;
-use crate::connections::Patience;
+use crate::connections::StallLimit;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::bodies::{self, Pace};
 use crate::http::error::ApiError;
@@ -50,8 +50,8 @@ pub(crate) struct SharedAnswer;
 pub(crate) async fn bound(State(master): State<Master>, request: Request, next: Next) -> Response {
     let tokens = bodies::Tokens::of(request.headers());
     // A request before this one on the same connection may have been for a stream.
-    if let Some(patience) = request.extensions().get::<Patience>() {
-        patience.expect_reading();
+    if let Some(stall_limit) = request.extensions().get::<StallLimit>() {
+        stall_limit.expect_reading();
     }
     let response = next.run(request).await;
     let large = response.body().size_hint().exact();

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::Master;
 use crate::app::user_counts::{OfUser, UserCounts};
 use crate::auth::{Access, Accesses, Actor};
-use crate::connections::Patience;
+use crate::connections::StallLimit;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::bodies;
 use crate::http::error::ApiError;
@@ -180,7 +180,7 @@ async fn actor(parts: &Parts, master: &Master) -> Result<Actor, ApiError> {
 pub struct StreamStart {
     streams: UserCounts,
     user_id: UserId,
-    patience: Option<Patience>,
+    stall_limit: Option<StallLimit>,
     shutdown: CancellationToken,
 }
 
@@ -192,7 +192,7 @@ impl FromRequestParts<Master> for StreamStart {
         Ok(Self {
             streams: master.streams.clone(),
             user_id: actor.user().id,
-            patience: parts.extensions.get().cloned(),
+            stall_limit: parts.extensions.get().cloned(),
             shutdown: master.context.shutdown.clone(),
         })
     }
@@ -212,8 +212,8 @@ impl StreamStart {
             )
             .hint("end some of the commands that follow something, of your tasks as well"));
         };
-        if let Some(patience) = self.patience {
-            patience.expect_slow_reading();
+        if let Some(stall_limit) = self.stall_limit {
+            stall_limit.expect_slow_reading();
         }
         Ok((counted, self.shutdown))
     }

@@ -45,7 +45,7 @@ use crate::app::idle::InUse;
 use crate::app::reach::PortStream;
 use crate::app::services::{ConnectionPermit, Protocol, Right, Service};
 use crate::auth::{Access, Ends};
-use crate::connections::Patience;
+use crate::connections::StallLimit;
 use crate::error::{AppError, AppResult, ErrorKind};
 use crate::http::error::ApiError;
 use crate::http::extract::caller_with_access;
@@ -96,8 +96,8 @@ const FOREIGN_PAGE: HeaderValue = HeaderValue::from_static(
 pub(crate) async fn handle(State(master): State<Master>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let is_page = is_page(&parts);
-    if let Some(patience) = parts.extensions.get::<Patience>() {
-        patience.expect_reading();
+    if let Some(stall_limit) = parts.extensions.get::<StallLimit>() {
+        stall_limit.expect_reading();
     }
     match pass(&master, parts, body).await {
         Ok(response) => response,
@@ -209,9 +209,9 @@ fn service_token(parts: &Parts) -> Option<String> {
 
 /// A shell may be suspended, and a laptop closed, while there is something to send: such a connection counts among those of
 /// its service for as long as it lives.
-fn may_be_suspended(patience: Option<&Patience>) {
-    if let Some(patience) = patience {
-        patience.expect_slow_reading();
+fn may_be_suspended(stall_limit: Option<&StallLimit>) {
+    if let Some(stall_limit) = stall_limit {
+        stall_limit.expect_slow_reading();
     }
 }
 
@@ -232,7 +232,7 @@ async fn forward(
     };
     let upgrade = upgrade_of(&parts.headers);
     let client_side = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-    let patience = parts.extensions.remove::<Patience>();
+    let stall_limit = parts.extensions.remove::<StallLimit>();
     let path = parts.uri.path().to_owned();
     let audience = if right.is_own {
         Audience::Owner(&path)
@@ -262,7 +262,7 @@ async fn forward(
         .map_err(failed)?;
     let switched = answer.status() == StatusCode::SWITCHING_PROTOCOLS;
     if let (true, Some(client_side)) = (switched, client_side) {
-        may_be_suspended(patience.as_ref());
+        may_be_suspended(stall_limit.as_ref());
         let service_side = hyper::upgrade::on(&mut answer);
         tokio::spawn(async move {
             let (Ok(client), Ok(service)) = tokio::join!(client_side, service_side) else {

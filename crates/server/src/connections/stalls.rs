@@ -1,8 +1,16 @@
-//! Connections whose clients take nothing of what is sent to them: they are given up.
+//! Connections whose clients take nothing of what is sent to them: they are ended.
 //!
-//! What was answered and is not read waits in the memory of the master, and the connection has a place that other clients
-//! may need. A connection that waits to send and has sent nothing for some time is closed. One on which there is nothing to
-//! send, as that of a follower of a silent log, waits for as long as it likes.
+//! What was answered and is not read is in the memory of the master, and the connection holds a permit that other clients
+//! may need. A connection is in one of these states:
+//!
+//! ```text
+//! open     there is nothing to send, or the last write went on: as long as the client likes
+//! stalled  it waits to send and has sent nothing since; a write that goes on makes it open
+//! ended    it was stalled for longer than its limit: the write fails, and the connection is closed
+//! ```
+//!
+//! The [`StallGuard`] is the connection with its state. Its [`StallLimit`] is held by the guard and, as an extension, by each
+//! request on it, which raises or lowers it: a follower of a log may be slower than the reader of one answer.
 
 use std::io;
 use std::pin::Pin;
@@ -14,9 +22,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long a connection may wait to send.
+/// How long a connection may be stalled.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waits {
+pub(super) struct StallTimes {
     /// In general. Kernels let a sender know in steps of some 100 KiB that a client has read, so this is what one that
     /// takes some kB/s needs.
     pub(super) ordinary: Duration,
@@ -24,7 +32,7 @@ pub(super) struct Waits {
     pub(super) slow: Duration,
 }
 
-impl Default for Waits {
+impl Default for StallTimes {
     fn default() -> Self {
         Self {
             ordinary: Duration::from_secs(60),
@@ -33,17 +41,17 @@ impl Default for Waits {
     }
 }
 
-/// How patient a connection is at present; requests have that of their connection as an extension.
+/// How long a connection may be stalled at present; requests have that of their connection as an extension.
 #[derive(Debug, Clone)]
-pub(crate) struct Patience {
-    waits: Waits,
+pub(crate) struct StallLimit {
+    times: StallTimes,
     is_slow: Arc<AtomicBool>,
 }
 
-impl Patience {
-    pub(super) fn new(waits: Waits) -> Self {
+impl StallLimit {
+    pub(super) fn new(times: StallTimes) -> Self {
         Self {
-            waits,
+            times,
             is_slow: Arc::default(),
         }
     }
@@ -60,28 +68,28 @@ impl Patience {
 
     fn wait(&self) -> Duration {
         if self.is_slow.load(Ordering::Relaxed) {
-            self.waits.slow
+            self.times.slow
         } else {
-            self.waits.ordinary
+            self.times.ordinary
         }
     }
 }
 
-/// Bytes that are sent, until sending makes no progress for too long.
+/// A connection that fails once it was stalled for too long.
 #[derive(Debug)]
-pub(super) struct Impatient<S> {
+pub(super) struct StallGuard<S> {
     stream: S,
-    patience: Patience,
-    /// Since when it waits to send, and when it looks again; `None` = the last write went on.
-    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+    limit: StallLimit,
+    /// Since when it is stalled, and when that is looked at again; `None` = it is open.
+    stalled: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
-impl<S> Impatient<S> {
-    pub(super) fn new(stream: S, patience: Patience) -> Self {
+impl<S> StallGuard<S> {
+    pub(super) fn new(stream: S, limit: StallLimit) -> Self {
         Self {
             stream,
-            patience,
-            waiting: None,
+            limit,
+            stalled: None,
         }
     }
 
@@ -89,27 +97,27 @@ impl<S> Impatient<S> {
         &self.stream
     }
 
-    pub(super) fn patience(&self) -> &Patience {
-        &self.patience
+    pub(super) fn limit(&self) -> &StallLimit {
+        &self.limit
     }
 
-    /// What a write comes to, by whether and since when it waits.
+    /// What a write comes to, by whether and since when the connection is stalled.
     fn judge<T>(
         &mut self,
         cx: &mut Context<'_>,
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.waiting = None;
+            self.stalled = None;
             return written;
         }
         let now = Instant::now();
-        let wait = self.patience.wait();
+        let wait = self.limit.wait();
         let (since, look) = self
-            .waiting
+            .stalled
             .get_or_insert_with(|| (now, Box::pin(sleep_until(now + wait))));
         while look.as_mut().poll(cx).is_ready() {
-            // The patience may have grown since.
+            // The limit may have been raised since.
             let end = *since + wait;
             if end <= Instant::now() {
                 return Poll::Ready(Err(io::Error::new(
@@ -123,7 +131,7 @@ impl<S> Impatient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -133,7 +141,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -183,10 +191,10 @@ mod tests {
     const NEVER: Duration = Duration::from_secs(3600);
     const AT_ONCE: Duration = Duration::from_millis(1);
 
-    fn pair(ordinary: Duration, slow: Duration) -> (Impatient<DuplexStream>, DuplexStream) {
+    fn pair(ordinary: Duration, slow: Duration) -> (StallGuard<DuplexStream>, DuplexStream) {
         let (inside, outside) = duplex(16);
-        let patience = Patience::new(Waits { ordinary, slow });
-        (Impatient::new(inside, patience), outside)
+        let limit = StallLimit::new(StallTimes { ordinary, slow });
+        (StallGuard::new(inside, limit), outside)
     }
 
     #[tokio::test]
@@ -201,11 +209,11 @@ mod tests {
         let (mut inside, mut outside) = pair(NEVER, NEVER);
         for _ in 0..3 {
             assert!(inside.write_all(&[0; 17]).now_or_never().is_none());
-            assert!(inside.waiting.is_some());
+            assert!(inside.stalled.is_some());
             assert!(inside.write_all(&[0; 1]).now_or_never().is_none());
             outside.read_exact(&mut [0; 1]).await.unwrap();
             inside.write_all(&[0; 1]).await.unwrap();
-            assert!(inside.waiting.is_none());
+            assert!(inside.stalled.is_none());
         }
     }
 
@@ -213,7 +221,7 @@ mod tests {
     async fn a_connection_with_nothing_to_send_waits_for_ever() {
         let (mut inside, mut outside) = pair(Duration::ZERO, NEVER);
         inside.write_all(&[0; 16]).await.unwrap();
-        assert!(inside.waiting.is_none());
+        assert!(inside.stalled.is_none());
         assert!(inside.read_exact(&mut [0; 1]).now_or_never().is_none());
         outside.write_all(&[0; 1]).await.unwrap();
         inside.read_exact(&mut [0; 1]).await.unwrap();
@@ -222,25 +230,25 @@ mod tests {
     #[tokio::test]
     async fn a_slow_client_of_a_stream_is_waited_for() {
         let (mut inside, mut outside) = pair(AT_ONCE, NEVER);
-        let patience = inside.patience().clone();
+        let limit = inside.limit().clone();
         assert!(inside.write_all(&[0; 17]).now_or_never().is_none());
-        patience.expect_slow_reading();
-        let (_, look) = inside.waiting.as_mut().unwrap();
+        limit.expect_slow_reading();
+        let (_, look) = inside.stalled.as_mut().unwrap();
         // Until the time at which it would have been given up has passed.
         look.as_mut().await;
         assert!(inside.write_all(&[0; 1]).now_or_never().is_none());
         outside.read_exact(&mut [0; 16]).await.unwrap();
         inside.write_all(&[0; 16]).await.unwrap();
-        patience.expect_reading();
+        limit.expect_reading();
         assert!(inside.write_all(&[0; 1]).await.is_err());
     }
 
     /// Serves 64 requests that a client sends at once and whose answers it does not read.
     async fn serve_unread(body: fn() -> Body) {
         let (inside, mut outside) = duplex(4096);
-        let inside = Impatient::new(
+        let inside = StallGuard::new(
             inside,
-            Patience::new(Waits {
+            StallLimit::new(StallTimes {
                 ordinary: AT_ONCE,
                 slow: NEVER,
             }),

@@ -1,4 +1,8 @@
-//! The places for connections, of which clients at one address leave some to all others.
+//! How many connections may be open at once, and how many of them clients at one address may hold.
+//!
+//! A [`SharePermit`] is the right to have one connection open. [`ConnectionShares`] gives it out and counts it until it is
+//! dropped; a connection holds its permit until it ends. An address whose share is used up is refused, and so is every caller
+//! when no permit is left.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,35 +11,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::client_network::client_network;
 
-/// An address gets one more place as long as it has fewer than so many times as many as are free. One alone gets three
+/// An address gets one more permit as long as it has fewer than so many times as many as are free. One alone gets three
 /// quarters of all (all clients may come by one proxy), two get 43 % each, and there is always something left for an
 /// address that has none yet.
 const TIMES_THE_FREE: usize = 3;
 
-/// Places for connections. Cheap to clone.
+/// All permits for connections. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Places {
+pub(super) struct ConnectionShares {
     all: usize,
-    taken: Arc<Mutex<TakenPlaces>>,
+    held: Arc<Mutex<PermitCounts>>,
 }
 
+/// The permits that are held.
 #[derive(Debug, Default)]
-struct TakenPlaces {
+struct PermitCounts {
     all: usize,
     by_client: HashMap<IpAddr, usize>,
 }
 
-/// A place, until it is dropped.
+/// The right to have one connection open, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: Places,
+pub(super) struct SharePermit {
+    shares: ConnectionShares,
     client: IpAddr,
 }
 
-/// Why there is no place.
+/// Why a client gets no permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NoPlace {
-    /// All are taken.
+pub(super) enum ShareRefusal {
+    /// All are held.
     #[error("there are as many connections as descriptors allow")]
     Full,
     /// The address has its share of them.
@@ -45,45 +50,45 @@ pub(super) enum NoPlace {
     Share(usize),
 }
 
-impl Places {
-    /// So many.
+impl ConnectionShares {
+    /// So many permits.
     pub(super) fn new(all: usize) -> Self {
         Self {
             all,
-            taken: Arc::default(),
+            held: Arc::default(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, TakenPlaces> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PermitCounts> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a client at this address.
-    pub(super) fn take(&self, client: IpAddr) -> Result<Place, NoPlace> {
+    /// A permit for a client at this address.
+    pub(super) fn take(&self, client: IpAddr) -> Result<SharePermit, ShareRefusal> {
         let client = group(client);
-        let mut taken = self.lock();
-        let free = self.all.saturating_sub(taken.all);
+        let mut held = self.lock();
+        let free = self.all.saturating_sub(held.all);
         if free == 0 {
-            return Err(NoPlace::Full);
+            return Err(ShareRefusal::Full);
         }
-        let own = taken.by_client.get(&client).copied().unwrap_or(0);
+        let own = held.by_client.get(&client).copied().unwrap_or(0);
         if own >= free.saturating_mul(TIMES_THE_FREE) {
-            return Err(NoPlace::Share(own));
+            return Err(ShareRefusal::Share(own));
         }
-        taken.all += 1;
-        taken.by_client.insert(client, own + 1);
-        Ok(Place {
-            places: self.clone(),
+        held.all += 1;
+        held.by_client.insert(client, own + 1);
+        Ok(SharePermit {
+            shares: self.clone(),
             client,
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for SharePermit {
     fn drop(&mut self) {
-        let mut taken = self.places.lock();
-        taken.all -= 1;
-        if let Entry::Occupied(mut own) = taken.by_client.entry(self.client) {
+        let mut held = self.shares.lock();
+        held.all -= 1;
+        if let Entry::Occupied(mut own) = held.by_client.entry(self.client) {
             *own.get_mut() -= 1;
             if *own.get() == 0 {
                 own.remove();
@@ -110,25 +115,25 @@ mod tests {
 
     #[test]
     fn one_address_leaves_a_quarter_to_others() {
-        let places = Places::new(768);
+        let shares = ConnectionShares::new(768);
         let (one, other) = (address("192.0.2.1"), address("192.0.2.2"));
-        let mut of_one: Vec<Place> = std::iter::from_fn(|| places.take(one).ok()).collect();
+        let mut of_one: Vec<SharePermit> = std::iter::from_fn(|| shares.take(one).ok()).collect();
         assert_eq!(of_one.len(), 576);
-        assert_eq!(places.take(one).unwrap_err(), NoPlace::Share(576));
-        let of_other: Vec<Place> = std::iter::from_fn(|| places.take(other).ok()).collect();
+        assert_eq!(shares.take(one).unwrap_err(), ShareRefusal::Share(576));
+        let of_other: Vec<SharePermit> = std::iter::from_fn(|| shares.take(other).ok()).collect();
         assert_eq!(of_other.len(), 144);
         // Each newcomer gets some of what is left.
-        let newcomers = (3..50).map(|n| places.take(address(&format!("192.0.2.{n}"))));
+        let newcomers = (3..50).map(|n| shares.take(address(&format!("192.0.2.{n}"))));
         let newcomers: Vec<_> = newcomers.collect();
         assert!(newcomers.iter().all(Result::is_ok));
         assert_eq!(newcomers.len(), 47);
         drop(newcomers);
         // What one gives back is there for others first.
         of_one.truncate(400);
-        assert!(places.take(one).is_ok());
+        assert!(shares.take(one).is_ok());
         drop((of_one, of_other));
-        assert_eq!(places.lock().all, 0);
-        assert!(places.lock().by_client.is_empty());
+        assert_eq!(shares.lock().all, 0);
+        assert!(shares.lock().by_client.is_empty());
     }
 
     #[test]
@@ -147,14 +152,14 @@ mod tests {
     }
 
     #[test]
-    fn all_places_are_taken_in_the_end() {
-        let places = Places::new(64);
+    fn all_permits_are_held_in_the_end() {
+        let shares = ConnectionShares::new(64);
         let mut held = Vec::new();
         for n in 0..=255 {
             let client = address(&format!("192.0.2.{n}"));
-            match places.take(client) {
-                Ok(place) => held.push(place),
-                Err(why) => assert_eq!((why, held.len()), (NoPlace::Full, 64)),
+            match shares.take(client) {
+                Ok(permit) => held.push(permit),
+                Err(why) => assert_eq!((why, held.len()), (ShareRefusal::Full, 64)),
             }
         }
         assert_eq!(held.len(), 64);
