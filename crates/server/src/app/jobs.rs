@@ -116,6 +116,11 @@ impl QueuedJob {
         self.allocations.iter().map(|a| a.slots).sum()
     }
 
+    /// Its allocations that wait for slots.
+    pub fn waiting(&self) -> impl Iterator<Item = &AllocationRow> {
+        self.allocations.iter().filter(|a| a.placed_at.is_none())
+    }
+
     /// Whether all of it can be preempted.
     pub fn is_preemptible(&self) -> bool {
         self.allocations.iter().all(|a| a.preemptible)

@@ -1,4 +1,10 @@
 //! Why a job runs or waits: from the rows and from the pool as scheduling sees it.
+//!
+//! [`Explanations`] loads what explains a job. What follows from that is decided here as well: where the job is at
+//! ([`JobSituation`]), and what is in its way (`why/contention.rs`). Views only put it into words.
+
+mod contention;
+mod situation;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,6 +29,9 @@ use crate::app::offload;
 use crate::app::pools::Pools;
 use crate::app::snapshots::Snapshots;
 use crate::error::{AppError, AppResult};
+
+pub use contention::{Ahead, Holder};
+pub use situation::{InQueue, JobSituation};
 
 /// Waiting tasks of a job whose start is estimated at most.
 const MOST_ESTIMATES: usize = 8;
@@ -306,8 +315,7 @@ impl Explanations {
     /// The places of a pool that were given up since shortly before the first waiting task of a job was requested, and that
     /// are not back.
     async fn lost(&self, entry: Option<&QueuedJob>, pool: &str) -> AppResult<Vec<LostPlace>> {
-        let own = entry.into_iter().flat_map(|entry| &entry.allocations);
-        let waiting = own.filter(|row| row.placed_at.is_none());
+        let waiting = entry.into_iter().flat_map(QueuedJob::waiting);
         let Some(since) = waiting.map(|row| row.requested_at).min() else {
             return Ok(Vec::new());
         };
@@ -349,8 +357,7 @@ impl Explanations {
     ) -> AppResult<BTreeMap<AllocationId, (String, Option<i64>)>> {
         let mut conn = self.context.store.read().await?;
         let mut ends = BTreeMap::new();
-        let own = entry.into_iter().flat_map(|entry| &entry.allocations);
-        let waiting = own.filter(|a| a.placed_at.is_none());
+        let waiting = entry.into_iter().flat_map(QueuedJob::waiting);
         for row in waiting.take(MOST_ESTIMATES) {
             let task = allocations::find_task(&mut conn.conn(), &row.task_id).await?;
             let before = task.and_then(|task| u32::try_from(task.attempts - 1).ok());
@@ -426,8 +433,7 @@ impl Explanations {
         if entry.job.fallback.is_none() {
             return Ok(sentences);
         }
-        let waiting = entry.allocations.iter().filter(|a| a.placed_at.is_none());
-        for row in waiting.take(MOST_ESTIMATES) {
+        for row in entry.waiting().take(MOST_ESTIMATES) {
             let looked = self.snapshots.in_other_pools(row, &entry.job).await?;
             sentences.insert(row.id.clone(), looked);
         }
@@ -443,9 +449,7 @@ impl Explanations {
         looked: (PoolSnapshot, Queue),
     ) -> AppResult<BTreeMap<AllocationId, Estimate>> {
         let waiting: Vec<AllocationId> = entry
-            .allocations
-            .iter()
-            .filter(|row| row.placed_at.is_none())
+            .waiting()
             .take(MOST_ESTIMATES)
             .map(|row| row.id.clone())
             .collect();

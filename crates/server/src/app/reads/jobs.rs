@@ -1,5 +1,7 @@
 //! Reading the job queue and resource pools.
 
+mod pool_use;
+
 use std::collections::BTreeMap;
 
 use det_api_types::jobs::{GetJobsQuery, JobState};

@@ -1,7 +1,5 @@
 //! Jobs and resource pools as clients see them.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use det_api_types::agents::DeviceType;
 use det_api_types::jobs::{AggregateQueueStats, Job, JobSummary, JobType, QueueStats};
 use det_api_types::pools::{
@@ -9,9 +7,7 @@ use det_api_types::pools::{
     ResourcePoolType, SchedulerType,
 };
 use det_api_types::wire::{Float, Timestamp};
-use det_ids::PlaceId;
 use det_scheduler::{Fitting, Policy};
-use det_store::places::PlaceRow;
 use det_store::queue_days::QueueDay;
 use det_taskspec::{DeviceKind, RunsIn, TaskKind};
 use jiff::{Span, civil};
@@ -48,11 +44,7 @@ fn job_type(subject: &JobSubject) -> JobType {
 /// A queued job with all that a caller may know of it.
 pub fn job(queued: &QueuedJob) -> Job {
     let summary = summary(queued);
-    let first_waiting = queued
-        .allocations
-        .iter()
-        .find(|row| row.placed_at.is_none());
-    let wait_reason = first_waiting.and_then(wait_reason);
+    let wait_reason = queued.waiting().next().and_then(wait_reason);
     let subject = &queued.subject;
     Job {
         summary,
@@ -112,59 +104,17 @@ pub fn scheduler_type(policy: Policy) -> SchedulerType {
     }
 }
 
-/// A pool with what it holds at present. Agents that are away do not count.
-#[expect(clippy::too_many_lines, reason = "one answer with all its fields")]
+/// A pool with what it holds at present.
 pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> ResourcePool {
     let configured = &pool.configured;
     let (name, settings) = (&configured.name, &configured.settings);
-    let present: Vec<&PlaceRow> = contents
-        .agents
-        .iter()
-        .filter(|a| a.resource_pool == *name && a.disconnected_at.is_none())
-        .collect();
-    let ids: BTreeSet<&PlaceId> = present.iter().map(|a| &a.id).collect();
-    let mut kinds: BTreeMap<DeviceKind, (i64, String)> = BTreeMap::new();
-    let mut slots = 0;
-    for agent in &present {
-        for device in agent.capacity.devices() {
-            slots += 1;
-            let (count, _) = kinds
-                .entry(device.kind)
-                .or_insert_with(|| (0, device.brand.clone()));
-            *count += 1;
-        }
-    }
-    let (mut used, mut aux) = (0, 0);
-    for container in contents
-        .containers
-        .iter()
-        .filter(|c| ids.contains(&c.place_id))
-    {
-        match i64::try_from(container.slots.len()).unwrap_or(i64::MAX) {
-            0 => aux += 1,
-            n => used += n,
-        }
-    }
-    // Pools hold one kind of device as a rule; where there are several, the most frequent one names the pool.
-    let (slot_type, accelerator) = kinds
-        .into_iter()
-        .max_by_key(|(_, (count, _))| *count)
-        .map_or(
-            (DeviceType::Unspecified, String::new()),
-            |(kind, (_, brand))| {
-                (
-                    device_type(kind),
-                    if kind == DeviceKind::Cpu {
-                        String::new()
-                    } else {
-                        brand
-                    },
-                )
-            },
-        );
-    let queue = contents.queue.iter();
-    let agents = i64::try_from(present.len()).unwrap_or(i64::MAX);
+    let present = contents.use_of(name);
     let aux_each = i64::from(configured.aux_limit);
+    let (slot_type, accelerator) = match present.devices {
+        None => (DeviceType::Unspecified, String::new()),
+        Some((DeviceKind::Cpu, _)) => (device_type(DeviceKind::Cpu), String::new()),
+        Some((kind, brand)) => (device_type(kind), brand),
+    };
     let priority = match settings.policy {
         Policy::Priority {
             preemption,
@@ -183,12 +133,12 @@ pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> ResourcePool {
             RunsIn::Pod => ResourcePoolType::K8s,
             RunsIn::Machine => ResourcePoolType::Static,
         },
-        num_agents: agents,
-        slots_available: slots,
-        slots_used: used,
+        num_agents: present.places,
+        slots_available: present.slots,
+        slots_used: present.slots_used,
         slot_type,
-        aux_container_capacity: agents.saturating_mul(aux_each),
-        aux_containers_running: aux,
+        aux_container_capacity: present.places.saturating_mul(aux_each),
+        aux_containers_running: present.aux_containers,
         default_compute_pool: pool.default_compute,
         default_aux_pool: pool.default_aux,
         aux_container_capacity_per_agent: aux_each,
@@ -204,9 +154,7 @@ pub(crate) fn pool(pool: &PoolView, contents: &PoolContents) -> ResourcePool {
             ..ResourcePoolDetail::default()
         },
         accelerator,
-        stats: Some(stats(
-            queue.filter(|entry| entry.job.resource_pool == *name),
-        )),
+        stats: Some(stats(contents.queue_of(name))),
         cluster_name: pool.manager.clone(),
         resource_manager_metadata: pool.metadata.clone(),
         ..ResourcePool::default()

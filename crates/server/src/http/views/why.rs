@@ -4,116 +4,28 @@ use det_api_types::jobs::{
     AwayAgent, ExplainJobResponse, JobAhead, LostAgent, PoolSituation, SlotHolder, WaitingTask,
 };
 use det_api_types::wire::{Float, Timestamp};
-use det_ids::{AllocationId, PlaceId, quantity};
-use det_lifecycle::experiment::ExperimentState;
-use det_lifecycle::task::TaskState;
-use det_scheduler::{Estimate, Policy, WaitKind};
-use det_store::allocations::{AllocationRow, TaskRow};
+use det_ids::{AllocationId, quantity};
+use det_scheduler::Estimate;
+use det_store::allocations::AllocationRow;
 
-use crate::app::jobs::{JobSubject, QueuedJob};
-use crate::app::why::{JobExplanation, JobFailure};
+use crate::app::jobs::QueuedJob;
+use crate::app::why::{Holder, InQueue, JobExplanation, JobSituation};
 use crate::http::views::jobs::scheduler_type;
 use crate::http::views::tasks::{is_stopping, wait_reason};
 
-/// Jobs, tasks, and holders of slots that are listed at most.
-const MOST: usize = 100;
-
 /// The whole explanation.
-#[expect(clippy::too_many_lines, reason = "one answer with all its fields")]
 pub fn explanation(explanation: &JobExplanation) -> ExplainJobResponse {
-    let own: &[AllocationRow] = explanation
-        .entry
-        .as_ref()
-        .map_or(&[], |entry| &entry.allocations);
-    let waiting = own
-        .iter()
-        .filter(|row| row.placed_at.is_none())
-        .take(MOST)
-        .map(|row| WaitingTask {
-            allocation_id: row.id.clone(),
-            slots: row.slots,
-            since: Timestamp(row.requested_at),
-            resource_pool: row.resource_pool.clone(),
-            wait_reason: wait_reason(row),
-            estimated_start: match explanation.estimates.get(&row.id) {
-                Some(Estimate::At(at) | Estimate::AtTheLatest(at, _)) => Some(Timestamp(at.0)),
-                _ => None,
-            },
-            estimate_basis: basis(explanation, explanation.estimates.get(&row.id)),
-            label: row.label().to_string(),
-            other_pools: explanation
-                .other_pools
-                .get(&row.id)
-                .cloned()
-                .unwrap_or_default(),
-            last_end: explanation
-                .last_ends
-                .get(&row.id)
-                .map_or_else(String::new, |(reason, _)| reason.clone()),
-            last_ended_at: explanation
-                .last_ends
-                .get(&row.id)
-                .and_then(|(_, at)| at.map(Timestamp)),
-        })
-        .collect::<Vec<_>>();
-    let job_id = &explanation.job_id;
-    let asks_for_slots = own.iter().any(|row| row.slots > 0);
-    let ahead: Vec<JobAhead> = explanation
-        .entry
-        .iter()
-        .flat_map(|_| {
-            // Where priorities decide, those before it; else all that it shares the pool with.
-            let place = explanation
-                .queue
-                .iter()
-                .position(|entry| entry.job.id == *job_id);
-            let priorities = matches!(explanation.policy, Policy::Priority { .. });
-            let end = place
-                .filter(|_| priorities)
-                .unwrap_or(explanation.queue.len());
-            let others = explanation.queue[..end].iter();
-            // What asks for slots and what asks for none are in no way of each other.
-            let is_concerned = |entry: &&QueuedJob| {
-                asks_for_slots == (entry.requested_slots() > 0 || entry.allocated_slots > 0)
-            };
-            others
-                .filter(|entry| entry.job.id != *job_id)
-                .filter(is_concerned)
-        })
-        .map(job_ahead)
-        .collect();
-    let ahead_count = ahead.len();
-    let others = explanation
-        .queue
-        .iter()
-        .filter(|entry| entry.job.id != *job_id);
-    // Where nothing waits, others are in no job's way.
-    let held_by = if waiting.is_empty() {
-        Vec::new()
-    } else {
-        largest(explanation, others)
-    };
-    let at_limit = waiting.iter().any(|task| {
-        let reason = task.wait_reason.as_ref();
-        reason.is_some_and(|reason| reason.kind == WaitKind::OverWorkspaceLimit.name())
-    });
-    let workspace_held_in_other_pools = if at_limit {
-        largest(
-            explanation,
-            explanation.workspace_held_in_other_pools.iter(),
-        )
-    } else {
-        Vec::new()
+    let ahead = explanation.ahead();
+    let holders = |found: Vec<Holder<'_>>| {
+        let shown = found.into_iter().map(|one| holder(explanation, one));
+        shown.collect::<Vec<_>>()
     };
     ExplainJobResponse {
-        summary: summary(
-            explanation,
-            own.iter().filter(|row| row.placed_at.is_none()).count(),
-        ),
+        summary: summary(&explanation.situation()),
         job: match &explanation.entry {
             Some(entry) => job_ahead(entry),
             None => JobAhead {
-                job_id: job_id.clone(),
+                job_id: explanation.job_id.clone(),
                 entity_id: explanation.subject.entity_id(),
                 label: explanation.subject.label(),
                 name: explanation.subject.name(),
@@ -122,38 +34,44 @@ pub fn explanation(explanation: &JobExplanation) -> ExplainJobResponse {
             },
         },
         pool: pool(explanation),
-        waiting,
+        waiting: explanation
+            .waiting()
+            .map(|row| waiting_task(explanation, row))
+            .collect(),
         running: explanation
-            .entry
-            .iter()
-            .flat_map(|entry| holders(explanation, entry))
-            .take(MOST)
+            .running()
+            .map(|one| holder(explanation, one))
             .collect(),
-        ahead: ahead
-            .into_iter()
-            .skip(ahead_count.saturating_sub(MOST))
-            .collect(),
-        ahead_count: i64::try_from(ahead_count).unwrap_or(i64::MAX),
-        held_by,
-        workspace_held_in_other_pools,
+        ahead: ahead.nearest.into_iter().map(job_ahead).collect(),
+        ahead_count: i64::try_from(ahead.count).unwrap_or(i64::MAX),
+        held_by: holders(explanation.held_by()),
+        workspace_held_in_other_pools: holders(explanation.workspace_held_elsewhere()),
         last_lines: (explanation.failure.as_ref())
             .map(|failure| failure.last_lines.clone())
             .unwrap_or_default(),
     }
 }
 
-/// The largest of those that hold slots for these jobs.
-fn largest<'a>(
-    explanation: &'a JobExplanation,
-    jobs: impl Iterator<Item = &'a QueuedJob>,
-) -> Vec<SlotHolder> {
-    let mut found: Vec<SlotHolder> = jobs
-        .flat_map(|entry| holders(explanation, entry))
-        .filter(|holder| holder.slots > 0)
-        .collect();
-    found.sort_by(|a, b| (b.slots, &a.allocation_id).cmp(&(a.slots, &b.allocation_id)));
-    found.truncate(MOST);
-    found
+fn waiting_task(explanation: &JobExplanation, row: &AllocationRow) -> WaitingTask {
+    let estimate = explanation.estimates.get(&row.id);
+    let last_end = explanation.last_ends.get(&row.id);
+    let other_pools = explanation.other_pools.get(&row.id);
+    WaitingTask {
+        allocation_id: row.id.clone(),
+        slots: row.slots,
+        since: Timestamp(row.requested_at),
+        resource_pool: row.resource_pool.clone(),
+        wait_reason: wait_reason(row),
+        estimated_start: match estimate {
+            Some(Estimate::At(at) | Estimate::AtTheLatest(at, _)) => Some(Timestamp(at.0)),
+            _ => None,
+        },
+        estimate_basis: basis(explanation, estimate),
+        label: row.label().to_string(),
+        other_pools: other_pools.cloned().unwrap_or_default(),
+        last_end: last_end.map_or_else(String::new, |(reason, _)| reason.clone()),
+        last_ended_at: last_end.and_then(|(_, at)| at.map(Timestamp)),
+    }
 }
 
 /// What an estimate rests on, or why there is none.
@@ -208,81 +126,56 @@ fn some(explanation: &JobExplanation, ids: &[AllocationId]) -> String {
     format!("{}{more}", shown.join(", "))
 }
 
-fn summary(explanation: &JobExplanation, waiting: usize) -> String {
-    let row = match &explanation.subject {
-        JobSubject::Experiment(row) => row,
-        JobSubject::Task { row, .. } => return summary_of_task(row, explanation, waiting),
-    };
-    match &row.state {
-        state if row.unmanaged && !state.is_terminal() => {
+/// The first sentence: where the job is at.
+fn summary(situation: &JobSituation<'_>) -> String {
+    match situation {
+        JobSituation::Unmanaged => {
             "unmanaged: it runs outside the cluster, and asks for nothing here".to_owned()
         }
-        ExperimentState::Paused => format!(
-            "paused: it asks for nothing until `det experiment activate {}`",
-            row.id
-        ),
-        state if row.unmanaged && !state.is_live() => format!(
-            "it has ended ({}): it ran outside the cluster (unmanaged)",
-            state.stored_name()
-        ),
-        state if !state.is_live() => ended(state.stored_name(), explanation.failure.as_ref()),
-        ExperimentState::Stopping(_) => {
+        JobSituation::UnmanagedEnded(state) => {
+            format!("it has ended ({state}): it ran outside the cluster (unmanaged)")
+        }
+        JobSituation::PausedUntil(command) => {
+            format!("paused: it asks for nothing until `{command}`")
+        }
+        JobSituation::Ended {
+            state,
+            failure: Some(failure),
+        } => format!("it has ended ({state}): {}", failure.sentence),
+        JobSituation::Ended {
+            state,
+            failure: None,
+        } => format!("it has ended ({state}): it asks for nothing any more"),
+        JobSituation::Stopping => {
             "it is being stopped: it ends when its running tasks have ended".to_owned()
         }
-        ExperimentState::StoppingToDelete(_) => {
+        JobSituation::StoppingToDelete => {
             "it is being stopped: it is deleted when its running tasks have ended".to_owned()
         }
-        _ => in_queue(explanation, waiting),
-    }
-}
-
-fn summary_of_task(row: &TaskRow, explanation: &JobExplanation, waiting: usize) -> String {
-    match row.state {
-        TaskState::Suspended => {
-            let resumes = row.resume_command();
-            format!("paused: it asks for nothing until `{resumes}`")
+        JobSituation::Live { in_queue, again } => {
+            let shares = in_queue.map_or_else(
+                || "active, and no task of it asks for slots at this moment".to_owned(),
+                shares,
+            );
+            match again {
+                Some(attempt) => {
+                    format!("{shares}; it is to be started again (attempt {attempt})")
+                }
+                None => shares,
+            }
         }
-        TaskState::Queued if row.attempts > 1 => format!(
-            "{}; it is to be started again (attempt {})",
-            in_queue(explanation, waiting),
-            row.attempts
-        ),
-        TaskState::Queued | TaskState::Running | TaskState::Stopping(_) => {
-            in_queue(explanation, waiting)
-        }
-        TaskState::Ended(_) => ended(row.state.name(), explanation.failure.as_ref()),
-    }
-}
-
-/// What has ended, and of what it failed where that is known.
-fn ended(state: &str, failure: Option<&JobFailure>) -> String {
-    match failure {
-        Some(failure) => format!("it has ended ({state}): {}", failure.sentence),
-        None => format!("it has ended ({state}): it asks for nothing any more"),
     }
 }
 
 /// How much of a live job waits and how much runs.
-fn in_queue(explanation: &JobExplanation, waiting: usize) -> String {
-    let Some(entry) = &explanation.entry else {
-        return "active, and no task of it asks for slots at this moment".to_owned();
-    };
-    let all = entry.allocations.len();
-    match all - waiting {
-        0 if all == 1 => "waiting: its task has no slots".to_owned(),
-        0 => format!(
-            "waiting: none of its {} has slots",
-            quantity(all as u64, "task")
-        ),
-        running if waiting == 0 => format!(
-            "running: its {} {} slots",
-            quantity(running as u64, "task"),
-            if running == 1 { "has" } else { "have" }
-        ),
-        running => format!(
-            "{} running, {waiting} waiting",
-            quantity(running as u64, "task")
-        ),
+fn shares(InQueue { running, waiting }: InQueue) -> String {
+    let tasks = |number: usize| quantity(number as u64, "task");
+    match (running, waiting) {
+        (0, 1) => "waiting: its task has no slots".to_owned(),
+        (0, all) => format!("waiting: none of its {} has slots", tasks(all)),
+        (1, 0) => "running: its 1 task has slots".to_owned(),
+        (running, 0) => format!("running: its {} have slots", tasks(running)),
+        (running, waiting) => format!("{} running, {waiting} waiting", tasks(running)),
     }
 }
 
@@ -309,7 +202,10 @@ fn pool(explanation: &JobExplanation) -> PoolSituation {
                 agent: away.id.clone(),
                 since: Timestamp(away.since),
                 waited_until: Timestamp(away.until),
-                holds: held_on(explanation, &away.id),
+                holds: explanation
+                    .held_on(&away.id)
+                    .map(|row| row.label().to_string())
+                    .collect(),
             })
             .collect(),
         agents_lost: (explanation.lost.iter())
@@ -322,22 +218,6 @@ fn pool(explanation: &JobExplanation) -> PoolSituation {
             .collect(),
         reconnect_wait_seconds: explanation.patience / 1_000_000,
     }
-}
-
-/// The labels of what the job has on a place.
-fn held_on(explanation: &JobExplanation, place: &PlaceId) -> Vec<String> {
-    let own = explanation
-        .entry
-        .iter()
-        .flat_map(|entry| &entry.allocations);
-    let has = |row: &&AllocationRow| {
-        let places = explanation.placements.get(&row.id);
-        places.is_some_and(|places| places.iter().any(|(id, _)| id == place))
-    };
-    own.filter(has)
-        .take(MOST)
-        .map(|row| row.label().to_string())
-        .collect()
 }
 
 fn job_ahead(entry: &QueuedJob) -> JobAhead {
@@ -354,33 +234,25 @@ fn job_ahead(entry: &QueuedJob) -> JobAhead {
     }
 }
 
-fn holders<'a>(
-    explanation: &'a JobExplanation,
-    entry: &'a QueuedJob,
-) -> impl Iterator<Item = SlotHolder> + 'a {
-    entry
-        .allocations
-        .iter()
-        .filter(|row| row.placed_at.is_some())
-        .map(|row| SlotHolder {
-            allocation_id: row.id.clone(),
-            label: row.label().to_string(),
-            job_id: entry.job.id.clone(),
-            name: entry.subject.name(),
-            username: entry.subject.username().to_owned(),
-            priority: i64::from(entry.job.priority),
-            weight: Float(entry.job.weight),
-            slots: row.slots,
-            resource_pool: row.resource_pool.clone(),
-            agents: explanation
-                .placements
-                .get(&row.id)
-                .into_iter()
-                .flatten()
-                .map(|(place, _)| place.clone())
-                .collect(),
-            is_preemptible: row.preemptible,
-            is_stopping: is_stopping(row),
-            since: row.placed_at.map(Timestamp),
-        })
+fn holder(explanation: &JobExplanation, Holder { job, attempt }: Holder<'_>) -> SlotHolder {
+    let placed = explanation.placements.get(&attempt.id);
+    SlotHolder {
+        allocation_id: attempt.id.clone(),
+        label: attempt.label().to_string(),
+        job_id: job.job.id.clone(),
+        name: job.subject.name(),
+        username: job.subject.username().to_owned(),
+        priority: i64::from(job.job.priority),
+        weight: Float(job.job.weight),
+        slots: attempt.slots,
+        resource_pool: attempt.resource_pool.clone(),
+        agents: placed
+            .into_iter()
+            .flatten()
+            .map(|(place, _)| place.clone())
+            .collect(),
+        is_preemptible: attempt.preemptible,
+        is_stopping: is_stopping(attempt),
+        since: attempt.placed_at.map(Timestamp),
+    }
 }
