@@ -21,6 +21,16 @@ pub enum DesiredState {
     Kill,
 }
 
+impl DesiredState {
+    /// Whether a container that is live and does not run yet is started.
+    pub fn starts(self) -> bool {
+        match self {
+            Self::Run => true,
+            Self::Stop | Self::Kill => false,
+        }
+    }
+}
+
 /// What was last observed of a container. It only ever moves downward in this list: what would move it upward was
 /// overtaken by a newer observation, see [`ObservedState::is_before`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

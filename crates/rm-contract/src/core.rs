@@ -362,7 +362,7 @@ impl State {
         if withdrawn {
             row.ended = true;
         }
-        if row.ended || row.desired != DesiredState::Run || row.place != *place {
+        if row.ended || !row.desired.starts() || row.place != *place {
             return None;
         }
         row.starts += 1;

@@ -189,7 +189,21 @@ fn closes(reason: &WaitReason) -> bool {
         | WaitReason::WaitingForPreemption { .. }
         | WaitReason::ReservedFor { .. } => true,
         WaitReason::PlacesDoNotFit { otherwise, .. } => closes(otherwise),
-        _ => false,
+        // More slots are of no use to it.
+        WaitReason::NoPlaces
+        | WaitReason::AllPlacesExcluded { .. }
+        | WaitReason::NoPlaceLargeEnough { .. }
+        | WaitReason::ContainerTooLarge { .. }
+        | WaitReason::PoolTooSmall { .. }
+        | WaitReason::GangDoesNotDivide { .. }
+        | WaitReason::PlacesUnavailable { .. }
+        | WaitReason::OverJobCap { .. }
+        | WaitReason::OverWorkspaceLimit { .. }
+        | WaitReason::OverFairShare { .. }
+        | WaitReason::BehindOwnJob { .. }
+        | WaitReason::BehindHigherPriority { .. }
+        | WaitReason::AuxFull { .. }
+        | WaitReason::PausedAfterFailures { .. } => false,
     }
 }
 

@@ -560,7 +560,7 @@ impl LiveCache {
         id: &ContainerId,
     ) -> Option<StartableContainer> {
         let (allocation, container) = self.on(place_id).find(|(_, c)| c.row.id == *id)?;
-        if container.row.desired != DesiredState::Run {
+        if !container.row.desired.starts() {
             return None;
         }
         let alive = allocation.containers.iter().map(|c| c.row.clone());

@@ -156,9 +156,8 @@ impl CleanUp {
             count,
             failure,
         } = outcome;
-        let is_failed = failure.is_some();
-        let reason = match cause {
-            RemovalCause::Deletion => {
+        let recorded = match (cause, failure) {
+            (RemovalCause::Deletion, failure) => {
                 let left = checkpoints::of_experiment(&mut tx.conn(), id).await?;
                 let left = left
                     .iter()
@@ -177,26 +176,38 @@ impl CleanUp {
                     None => self.delete_rows(tx, id).await,
                 };
             }
-            RemovalCause::Policy => match failure {
-                None => format!("the checkpoint policy deleted {count} checkpoints"),
-                Some(why) => format!("the checkpoint policy could not be applied: {why}"),
-            },
-            RemovalCause::Request | RemovalCause::Resumed => match failure {
-                None => String::new(),
-                Some(why) => format!("files of {count} checkpoints could not be deleted: {why}"),
-            },
+            (RemovalCause::Policy, None) => RemovalRecord::policy_deleted(count),
+            (RemovalCause::Policy, Some(why)) => RemovalRecord::policy_failed(&why),
+            (RemovalCause::Request | RemovalCause::Resumed, None) => RemovalRecord::Nothing,
+            (RemovalCause::Request | RemovalCause::Resumed, Some(why)) => RemovalRecord::Failed(
+                format!("files of {count} checkpoints could not be deleted: {why}"),
+            ),
         };
         if experiments::find(&mut tx.conn(), id).await?.is_none() {
             return Ok(());
         }
-        let failure = is_failed.then_some(&*reason);
+        self.record(tx, id, &recorded).await
+    }
+
+    /// Stores what became of checkpoints of an experiment, which is stored.
+    async fn record(
+        &self,
+        tx: &mut WriteTx,
+        id: ExperimentId,
+        recorded: &RemovalRecord,
+    ) -> AppResult<()> {
+        let (reason, failure) = match recorded {
+            RemovalRecord::Nothing => (None, None),
+            RemovalRecord::Done(reason) => (Some(reason), None),
+            RemovalRecord::Failed(reason) => (Some(reason), Some(&**reason)),
+        };
         experiments::set_checkpoint_failure(&mut tx.conn(), id, failure).await?;
-        if reason.is_empty() {
-            return Ok(());
+        if let Some(reason) = reason {
+            let event = NewEvent::new(ACTOR, Subject::Experiment(id), EventKind::Collected)
+                .reason(&**reason);
+            self.context.record(tx, event).await?;
         }
-        let event =
-            NewEvent::new(ACTOR, Subject::Experiment(id), EventKind::Collected).reason(&*reason);
-        Ok(self.context.record(tx, event).await?)
+        Ok(())
     }
 
     async fn to_clean_up(&self) -> AppResult<Vec<ExperimentRow>> {
@@ -235,23 +246,16 @@ impl CleanUp {
             actor: ACTOR,
             reason: Some("the checkpoint policy does not keep it"),
         };
-        let mut is_failed = false;
-        let reason = match self.remove(doomed, WarmStarts::Keep, &why).await {
-            Ok(_) if count == 0 => None,
-            Ok(Progress::Done) => {
-                Some(format!("the checkpoint policy deleted {count} checkpoints"))
-            }
-            Ok(Progress::ByTask) => Some(format!(
+        let recorded = match self.remove(doomed, WarmStarts::Keep, &why).await {
+            Ok(_) if count == 0 => RemovalRecord::Nothing,
+            Ok(Progress::Done) => RemovalRecord::policy_deleted(count),
+            Ok(Progress::ByTask) => RemovalRecord::Done(format!(
                 "the checkpoint policy does not keep {count} checkpoints: a task deletes them"
             )),
             Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
             Err(error) => {
                 tracing::warn!(experiment.id = row.id.0, %error, "the checkpoint policy could not be applied");
-                is_failed = true;
-                Some(format!(
-                    "the checkpoint policy could not be applied: {}",
-                    error.message
-                ))
+                RemovalRecord::policy_failed(&error.message)
             }
         };
         let (service, id, config) = (self.clone(), row.id, row.config.clone());
@@ -266,15 +270,7 @@ impl CleanUp {
                         return Ok(());
                     }
                     experiments::set_collected(&mut tx.conn(), id, true).await?;
-                    let failure = reason.as_deref().filter(|_| is_failed);
-                    experiments::set_checkpoint_failure(&mut tx.conn(), id, failure).await?;
-                    if let Some(reason) = &reason {
-                        let event =
-                            NewEvent::new(ACTOR, Subject::Experiment(id), EventKind::Collected)
-                                .reason(&**reason);
-                        service.context.record(tx, event).await?;
-                    }
-                    Ok::<_, AppError>(())
+                    service.record(tx, id, &recorded).await
                 })
             })
             .await
@@ -431,6 +427,26 @@ impl CleanUp {
             tracing::warn!(experiment.id = row.id.0, %error, "TensorBoard files of a deleted experiment were left where they are");
         }
         Ok(Progress::Done)
+    }
+}
+
+/// What the record of an experiment has of the deletion of its checkpoints' files.
+enum RemovalRecord {
+    /// Nothing that anyone needs to know.
+    Nothing,
+    /// What was done, a sentence.
+    Done(String),
+    /// Why it was not done, a sentence; it is shown with the experiment too.
+    Failed(String),
+}
+
+impl RemovalRecord {
+    fn policy_deleted(count: impl std::fmt::Display) -> Self {
+        Self::Done(format!("the checkpoint policy deleted {count} checkpoints"))
+    }
+
+    fn policy_failed(why: &str) -> Self {
+        Self::Failed(format!("the checkpoint policy could not be applied: {why}"))
     }
 }
 

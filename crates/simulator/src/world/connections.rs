@@ -283,7 +283,7 @@ fn spec(rows: &Rows, container: &ContainerId) -> Option<Spec> {
         }
     };
     // The row may have changed since it was read.
-    (row.ended_at.is_none() && row.desired == DesiredState::Run).then(|| Spec {
+    (row.ended_at.is_none() && row.desired.starts()).then(|| Spec {
         container: row.id.clone(),
         allocation: allocation.id.clone(),
         member: usize::try_from(row.member).unwrap_or(usize::MAX),
