@@ -30,6 +30,7 @@ mod log_retention;
 mod logs;
 mod managers;
 mod master;
+mod model_definitions;
 mod namespaces;
 mod notebooks;
 mod origin;
