@@ -311,6 +311,7 @@ fn what_changes_nothing_is_not_reported_as_done() {
 #[test]
 fn deleting_asks_first() {
     let stub = StubMaster::start();
+    stub.on("GET /api/v1/experiments/7", experiment("COMPLETED"));
     stub.on("DELETE /api/v1/experiments/7", ok(json!({})));
     let user = User::using(&stub);
     let err = user.det(&["e", "delete", "7"]).fails(2);
@@ -318,12 +319,37 @@ fn deleting_asks_first() {
     let run = user.det_typing(&["e", "delete", "7"], "what\nno\n");
     assert!(run.err.contains("nothing was deleted"), "{run:?}");
     run.ok();
-    assert_eq!(stub.lines(), Vec::<String>::new());
+    assert!(
+        stub.lines().iter().all(|line| line.starts_with("GET ")),
+        "{:?}",
+        stub.lines()
+    );
     assert_eq!(
         user.det_typing(&["e", "delete", "7"], "yes\n").ok(),
         "Deletion of experiment 7 is in progress\n"
     );
     user.det(&["e", "delete", "7", "--yes"]).ok();
+}
+
+#[test]
+fn deleting_an_unmanaged_experiment_says_which_files_stay() {
+    let stub = StubMaster::start();
+    for id in [7, 8] {
+        stub.on(
+            &format!("GET /api/v1/experiments/{id}"),
+            ok(json!({"experiment": {"state": "STATE_COMPLETED", "unmanaged": id == 8}})),
+        );
+        stub.on(&format!("DELETE /api/v1/experiments/{id}"), ok(json!({})));
+    }
+    let user = User::using(&stub);
+    let run = user.det(&["e", "delete", "7", "--yes"]);
+    assert!(!run.err.contains("unmanaged"), "{run:?}");
+    let run = user.det(&["e", "delete", "7", "8", "--yes"]);
+    assert!(run.err.contains("experiment 8 is unmanaged"), "{run:?}");
+    assert_eq!(
+        run.ok(),
+        "Deletion of experiment 7 is in progress\nDeletion of experiment 8 is in progress\n"
+    );
 }
 
 #[test]

@@ -141,13 +141,25 @@ pub(crate) async fn act(
 
 /// Deletes experiments after asking.
 pub(crate) async fn delete(client: &Client, args: &DeleteArgs) -> Result<ExitCode, CliError> {
-    let question = question(&args.several.experiment_ids);
-    if !args.yes && !prompt::confirm(&question, "--yes")? {
+    let mut outcomes = Outcomes::of(args.several.experiment_ids.len());
+    let mut found = Vec::new();
+    let mut unmanaged = Vec::new();
+    for &id in &args.several.experiment_ids {
+        if let Some(answer) = outcomes.take(id, get(client, id).await)? {
+            found.push(id);
+            if answer["experiment"]["unmanaged"] == true {
+                unmanaged.push(id);
+            }
+        }
+    }
+    if !unmanaged.is_empty() {
+        output::note(unreachable_files(&unmanaged));
+    }
+    if !args.yes && !found.is_empty() && !prompt::confirm(&question(&found), "--yes")? {
         output::note("nothing was deleted");
         return Ok(ExitCode::SUCCESS);
     }
-    let mut outcomes = Outcomes::of(args.several.experiment_ids.len());
-    for &id in &args.several.experiment_ids {
+    for &id in &found {
         let answer = client.delete(&path(id)).await;
         outcomes.report(id, answer, || {
             format!("Deletion of experiment {id} is in progress")
@@ -156,8 +168,25 @@ pub(crate) async fn delete(client: &Client, args: &DeleteArgs) -> Result<ExitCod
     Ok(outcomes.exit())
 }
 
+/// What the user learns before unmanaged experiments are deleted: afterwards nothing would lead to their files.
+fn unreachable_files(ids: &[ExperimentId]) -> String {
+    let (noun, verb) = match ids {
+        [_] => ("experiment", "is"),
+        _ => ("experiments", "are"),
+    };
+    format!(
+        "note: {noun} {} {verb} unmanaged: checkpoint files that their code stored on a machine which the master does not \
+         reach stay there (`det e list-checkpoints` names them)",
+        shown(ids).join(", ")
+    )
+}
+
+fn shown(ids: &[ExperimentId]) -> Vec<String> {
+    ids.iter().map(ToString::to_string).collect()
+}
+
 fn question(ids: &[ExperimentId]) -> String {
-    let shown: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    let shown = shown(ids);
     match shown.as_slice() {
         [id] => format!(
             "Deleting experiment {id} deletes its logs, metrics and checkpoints for good. \
