@@ -8,7 +8,9 @@ import hashlib
 import http.client
 import json
 import os
+import pathlib
 import socket
+import ssl
 import struct
 import urllib.error
 import urllib.request
@@ -17,7 +19,9 @@ from typing import Any
 
 import pytest
 
-from harness import ApiError, Cluster
+from conftest import flavoured
+from harness import Agent, ApiError, Cluster
+from processes import free_port
 from waiting import wait_for
 
 pytestmark = pytest.mark.core
@@ -109,8 +113,20 @@ def serve(cluster: Cluster, ports: tuple[int, int, int] = (HTTP, RAW, OPEN)) -> 
 
 
 @pytest.fixture(scope="module")
-def services(up: Cluster) -> Iterator[tuple[Cluster, str]]:
-    """A cluster with a command that serves, and a second ordinary account."""
+def accepting() -> Iterator[tuple[Cluster, int]]:
+    """A cluster whose agent accepts tunnels from its master at this port."""
+    port = free_port()
+    with flavoured("core", agents=[Agent(args=["--set", f"tunnel_port={port}"])]) as cluster:
+        yield cluster, port
+
+
+@pytest.fixture(scope="module", params=["opened by the agent", "opened by the master"])
+def services(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, str]]:
+    """A cluster with a command that serves, and a second ordinary account; for both ways in which tunnels are opened."""
+    if request.param == "opened by the agent":
+        up = request.getfixturevalue("up")
+    else:
+        up, _ = request.getfixturevalue("accepting")
     password = up.root / "password"
     password.write_text("Weaker-than-1-wants\n")
     admin = {"DET_USER": "admin", "DET_PASS": ""}
@@ -298,6 +314,61 @@ def test_what_is_no_service_is_refused_by_name(services: tuple[Cluster, str]) ->
         assert error.status == 404 and "there is no service" in error.body, error
     error = refused(cluster, f"/proxy/{id}:{RAW}/")
     assert error.status == 400 and "over a WebSocket" in error.body, error
+
+
+def connections_to(port: int) -> int:
+    """How many established connections of loopback have this port at their far end."""
+    rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[2] == f"0100007F:{port:04X}" and row[3] == "01" for row in rows)
+
+
+def test_the_master_connects_to_an_agent_that_accepts_tunnels(accepting: tuple[Cluster, int]) -> None:
+    cluster, port = accepting
+    id = serve(cluster, (HTTP + 20, RAW + 20, OPEN + 20))
+    before = connections_to(port)
+    request = urllib.request.Request(f"{cluster.url}/proxy/{id}/stream")
+    request.add_header("Authorization", f"Bearer {cluster.token('determined')}")
+    with urllib.request.urlopen(request, timeout=20) as stream:
+        assert stream.read(7) == b"event 0"
+        assert connections_to(port) > before
+        cluster.raw("GET", f"/proxy/{id}/go")
+        stream.read()
+    error = refused(cluster, f"/proxy/{id}:{port_of(cluster)}/")
+    assert error.status in (502, 503) and "another program has the port" in error.body, error
+    cluster.api("POST", f"/api/v1/commands/{id}/kill")
+
+
+def test_an_agent_opens_tunnels_for_its_master_alone(accepting: tuple[Cluster, int]) -> None:
+    _, port = accepting
+    anyone = ssl.create_default_context()
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+
+    def answer(*headers: str) -> bytes:
+        lines = ["GET /agents/tunnels/c/22 HTTP/1.1", "Host: a", "Connection: Upgrade", "Upgrade: det-tunnel", *headers, "", ""]
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
+            with anyone.wrap_socket(plain) as connection:
+                connection.sendall("\r\n".join(lines).encode())
+                received = b""
+                while piece := connection.recv(4096):
+                    received += piece
+                return received
+
+    for header in ("X-Nothing: 1", "Authorization: Bearer ", "Authorization: Bearer " + "0" * 64):
+        seen = answer(header)
+        assert seen.startswith(b"HTTP/1.1 401") and b"only the master" in seen, seen
+    # What speaks no TLS gets an alert of TLS and no answer.
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert b"HTTP" not in plain.recv(4096)
+
+
+def test_an_agent_whose_port_is_not_reached_opens_the_tunnel_itself() -> None:
+    args = ["--set", f"tunnel_port={free_port()}", "--set", "tunnel_host=nowhere.invalid"]
+    with flavoured("core", agents=[Agent(args=args)]) as cluster:
+        cluster.expect_alarm(r"cannot connect to the agent's tunnel_port at nowhere\.invalid")
+        id = serve(cluster, (HTTP + 30, RAW + 30, OPEN + 30))
+        assert len(cluster.raw("GET", f"/proxy/{id}/large")) == 64 << 20
+        cluster.api("POST", f"/api/v1/commands/{id}/kill")
 
 
 def test_a_service_goes_with_its_task(up: Cluster) -> None:

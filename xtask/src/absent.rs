@@ -17,16 +17,17 @@ struct Absent {
 const ABSENT: &[Absent] = &[
     Absent {
         paths: &["crates/agent/src/"],
-        // Pages for the operators of a host, off by default: the master does not read them.
-        except: &["crates/agent/src/debug_server.rs"],
+        // What listens for the two servers of `debug_server.rs` and `tunnel_server.rs`, which are off by default.
+        except: &["crates/agent/src/listening.rs"],
         texts: &["TcpListener::bind", "axum::serve"],
-        because: "no agent listens for the master: it connects to it",
+        because: "an agent connects to its master, and listens only for the servers of its configuration",
     },
     Absent {
         paths: &["crates/rm-agents/src/"],
-        except: &[],
+        // Tunnels to agents whose configuration accepts them.
+        except: &["crates/rm-agents/src/direct.rs"],
         texts: &["TcpStream::connect", "connect_async", "reqwest"],
-        because: "the master opens no connection to an agent",
+        because: "the master opens no connection to an agent but tunnels that the agent accepts",
     },
     Absent {
         paths: &["crates/server/src/app/", "crates/server/src/http/"],

@@ -41,7 +41,7 @@ const SHELLS: &[(&str, &[&str])] = &[
     // The Kubernetes API in tests of managers; of ours it knows how pods merge.
     ("det-kube-double", &[]),
     // The connections of agents; the master is a trait to it.
-    ("det-rm-agents", &["det-failpoints"]),
+    ("det-rm-agents", &["det-failpoints", "det-tls"]),
     // Requests to Kubernetes; the master is a trait to it.
     ("det-rm-kube", &[]),
     // Tests of managers, which such crates run on themselves.

@@ -9,6 +9,8 @@
 
 pub mod adoption;
 
+use std::fmt;
+
 use det_ids::{
     AgentId, AllocationId, ClusterId, ContainerId, InstanceId, LogLevel, MasterId, SlotId, TunnelId,
 };
@@ -30,6 +32,8 @@ pub const TUNNEL_PATH: &str = "/agents/tunnels";
 pub const TUNNEL_PROTOCOL: &str = "det-tunnel";
 /// Header of a request for a tunnel with the reason why there is none: the agent could not reach the port.
 pub const TUNNEL_ERROR_HEADER: &str = "det-tunnel-error";
+/// Name in the certificate of [`TunnelEndpoint`], of whatever host.
+pub const TUNNEL_SERVER_NAME: &str = "det-agent";
 /// Seconds within which a tunnel is open, or given up.
 pub const TUNNEL_SECONDS: u64 = 10;
 /// Seconds after which a side that has sent nothing sends a WebSocket ping.
@@ -91,6 +95,49 @@ pub struct DeviceReport {
     pub fault: Option<String>,
 }
 
+/// Where the master opens tunnels itself, to an agent that accepts connections: with a request to [`TUNNEL_PATH`], followed by
+/// the id of the container and its port on the host, with the secret as bearer token and `Upgrade:` [`TUNNEL_PROTOCOL`]. After
+/// the answer 101 the connection carries the bytes of the port; any other answer has [`TUNNEL_ERROR_HEADER`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelEndpoint {
+    /// Host name or address of the agent, as the master reaches it.
+    pub host: String,
+    /// Port there, on which the agent speaks TLS.
+    pub port: u16,
+    /// The only certificate that the master accepts there, in PEM, for [`TUNNEL_SERVER_NAME`]. The agent makes it at its start.
+    pub certificate: String,
+    /// What proves to the agent that its master asks.
+    pub secret: TunnelSecret,
+}
+
+/// A secret that an agent makes at its start and shares with the master that it has connected to. It is not printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelSecret(String);
+
+impl TunnelSecret {
+    /// Of this text, at least 128 bits that cannot be guessed.
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text, for the request.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a request shows it. Takes as long whatever its bytes are.
+    pub fn is(&self, shown: &str) -> bool {
+        let pairs = self.0.bytes().zip(shown.bytes());
+        self.0.len() == shown.len() && pairs.fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
+    }
+}
+
+impl fmt::Debug for TunnelSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TunnelSecret(hidden)")
+    }
+}
+
 /// Everything that the agent holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
@@ -112,6 +159,10 @@ pub struct Hello {
     pub runtime: String,
     /// All containers that it knows of, ended ones included until they are removed.
     pub containers: Vec<ContainerReport>,
+    /// Where the master opens tunnels itself; `None` = the agent accepts no connections, and opens them on request
+    /// ([`ToAgent::Dial`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel_endpoint: Option<TunnelEndpoint>,
 }
 
 /// State of one container.

@@ -416,6 +416,10 @@ fn hello(shared: &SharedState, host_address: &str) -> Hello {
         devices: shared.wire_devices(),
         runtime: shared.runtimes.kind.name().to_owned(),
         containers: shared.outbox.connect(),
+        tunnel_endpoint: shared
+            .tunnel_identity
+            .as_ref()
+            .map(|identity| identity.endpoint(host_address)),
     }
 }
 

@@ -136,7 +136,7 @@ impl DataDir {
 }
 
 /// A token that cannot be guessed: 64 hexadecimal digits.
-fn new_token() -> String {
+pub(crate) fn new_token() -> String {
     rand::random::<[u8; 32]>()
         .iter()
         .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))

@@ -20,15 +20,13 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use rustls::ServerConfig;
-use rustls::crypto::ring;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::containers::SharedState;
+use crate::listening::{accept, listen};
 use crate::options::DebugServer;
 use crate::tls::{self, TlsError};
 
@@ -38,10 +36,6 @@ const CONNECTIONS: usize = 8;
 const WITHIN: Duration = Duration::from_secs(10);
 /// The most bytes of the head of a request, and of what is read of it at a time: the least that hyper allows.
 const HEAD_BYTES: usize = 8 * 1024;
-/// The pause after a connection could not be accepted, because descriptors are used up.
-const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
-/// The pause after the address was taken.
-const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -60,14 +54,7 @@ impl Server {
         let tls = match &options.identity {
             Some(identity) => {
                 let (chain, key) = tls::read_identity(identity)?;
-                let config =
-                    ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-                        .with_safe_default_protocol_versions()
-                        .map_err(TlsError::Setup)?
-                        .with_no_client_auth()
-                        .with_single_cert(chain, key)
-                        .map_err(TlsError::Setup)?;
-                Some(TlsAcceptor::from(Arc::new(config)))
+                Some(tls::acceptor(chain, key)?)
             }
             None => None,
         };
@@ -77,50 +64,18 @@ impl Server {
         })
     }
 
-    /// Listens at the configured address. Tasks use the ports of the host too, and may hold this one while the agent starts
-    /// again: that must not keep the agent from running.
-    async fn listen(&self) -> TcpListener {
-        let mut reported = false;
-        loop {
-            match TcpListener::bind(self.address).await {
-                Ok(listener) => {
-                    let scheme = if self.tls.is_some() { "https" } else { "http" };
-                    // A port of 0 is any that is free.
-                    let bound = listener.local_addr().unwrap_or(self.address);
-                    tracing::info!("the debug server is at {scheme}://{bound}");
-                    return listener;
-                }
-                Err(error) if !reported => {
-                    reported = true;
-                    tracing::warn!(
-                        "the debug server cannot listen at {} (api_enabled, bind_ip, bind_port), the agent runs without it and \
-                         tries again: {error}",
-                        self.address
-                    );
-                }
-                Err(error) => tracing::debug!(%error, "the debug server cannot listen yet"),
-            }
-            tokio::time::sleep(LISTEN_AGAIN).await;
-        }
-    }
-
     /// Serves until it is dropped.
     pub(crate) async fn run(self, shared: &Arc<SharedState>) -> Infallible {
-        let listener = self.listen().await;
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let what = format!("the debug server ({scheme})");
+        let listener = listen(self.address, &what, "api_enabled, bind_ip, bind_port").await;
         let mut connections = JoinSet::new();
         loop {
             while connections.len() >= CONNECTIONS {
                 connections.join_next().await;
             }
             while connections.try_join_next().is_some() {}
-            let stream = match listener.accept().await {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::debug!(%error, "the debug server cannot accept a connection");
-                    tokio::time::sleep(ACCEPT_AGAIN).await;
-                    continue;
-                }
-            };
+            let stream = accept(&listener).await;
             let (shared, tls) = (shared.clone(), self.tls.clone());
             connections.spawn(async move {
                 let served = async {

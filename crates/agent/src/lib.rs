@@ -15,6 +15,7 @@ mod devices;
 mod env;
 mod host;
 mod isolation;
+mod listening;
 mod master;
 mod mounts;
 mod options;
@@ -25,6 +26,7 @@ mod runtime;
 mod testing;
 mod tls;
 mod tunnel;
+mod tunnel_server;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -40,7 +42,7 @@ pub use det_taskspec::sandbox::{Isolation, IsolationRow};
 pub use isolation::check_isolation;
 pub use options::{
     AgentOptions, ClientIdentity, DebugServer, EndedContainers, Limits, ProxyOptions,
-    RuntimeChoice, Secret, SlotType, TaskLimits, TlsOptions, Ulimit,
+    RuntimeChoice, Secret, SlotType, TaskLimits, TlsOptions, TunnelServer, Ulimit,
 };
 pub use python::PythonError;
 pub use tls::TlsError;
@@ -169,10 +171,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         );
     }
     open_user_directories(&options)?;
-    let debug_server = match &options.debug_server {
-        Some(server) => Some(debug_server::Server::prepare(server)?),
-        None => None,
-    };
+    let (servers, tunnel_identity) = Servers::prepare(&options)?;
     let guard = runtime::guard::of_host(&options, data_dir.path());
     let shared = Arc::new(SharedState {
         options,
@@ -188,6 +187,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         listeners: Arc::default(),
         host_fault: host::HostFault::new(),
         python,
+        tunnel_identity,
     });
     if shared.runtimes.kind == RuntimeKind::Process {
         report_isolation(&shared).await;
@@ -200,7 +200,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         result = serve_until(&shared, &manager, tls, shutdown) => result,
         never = devices::watch::watch(&shared) => match never {},
         never = host::watch(&shared) => match never {},
-        never = serve_debug(debug_server, &shared) => match never {},
+        never = servers.run(&shared) => match never {},
     };
     match &result {
         Err(
@@ -230,13 +230,38 @@ fn http_client(tls: &rustls::ClientConfig) -> Result<reqwest::Client, AgentError
         .map_err(AgentError::Http)
 }
 
-async fn serve_debug(
-    server: Option<debug_server::Server>,
-    shared: &Arc<SharedState>,
-) -> std::convert::Infallible {
-    match server {
-        Some(server) => server.run(shared).await,
-        None => std::future::pending().await,
+/// The servers that the agent's configuration asks for.
+struct Servers {
+    debug: Option<debug_server::Server>,
+    tunnels: Option<tunnel_server::Server>,
+}
+
+impl Servers {
+    /// Reads and makes their certificates.
+    fn prepare(
+        options: &AgentOptions,
+    ) -> Result<(Self, Option<tunnel_server::Identity>), AgentError> {
+        let debug = options.debug_server.as_ref();
+        let debug = debug.map(debug_server::Server::prepare).transpose()?;
+        let tunnels = options.tunnel_server.as_ref();
+        let (identity, tunnels) = tunnels.map(tunnel_server::prepare).transpose()?.unzip();
+        Ok((Self { debug, tunnels }, identity))
+    }
+
+    /// Serves until it is dropped.
+    async fn run(self, shared: &Arc<SharedState>) -> std::convert::Infallible {
+        let debug = async {
+            if let Some(server) = self.debug {
+                server.run(shared).await;
+            }
+        };
+        let tunnels = async {
+            if let (Some(server), Some(identity)) = (self.tunnels, &shared.tunnel_identity) {
+                server.run(identity, shared).await;
+            }
+        };
+        tokio::join!(debug, tunnels);
+        std::future::pending().await
     }
 }
 

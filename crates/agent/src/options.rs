@@ -103,6 +103,8 @@ pub struct AgentOptions {
     pub host_look_pause: Duration,
     /// The debug server; `None` = there is none.
     pub debug_server: Option<DebugServer>,
+    /// Where the master opens tunnels itself; `None` = the agent accepts no connections.
+    pub tunnel_server: Option<TunnelServer>,
 }
 
 impl AgentOptions {
@@ -153,6 +155,7 @@ impl AgentOptions {
             devices_every: Duration::from_secs(15),
             host_look_pause: crate::host::LOOK_PAUSE,
             debug_server: None,
+            tunnel_server: None,
         }
     }
 }
@@ -164,6 +167,15 @@ pub struct DebugServer {
     pub address: SocketAddr,
     /// Certificate and key with which it speaks TLS; `None` = it does not.
     pub identity: Option<ClientIdentity>,
+}
+
+/// Where an agent accepts tunnels from its master.
+#[derive(Debug, Clone)]
+pub struct TunnelServer {
+    /// Host as the master reaches it; `None` = the address from which the agent reaches the master.
+    pub host: Option<String>,
+    /// Port, on all addresses of the host; 0 = any that is free.
+    pub port: u16,
 }
 
 /// What becomes of containers of an engine that have ended and are known to the master to have.

@@ -10,8 +10,9 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use thiserror::Error;
+use tokio_rustls::TlsAcceptor;
 
 use crate::options::{ClientIdentity, TlsOptions};
 
@@ -136,6 +137,20 @@ pub(crate) fn read_identity(identity: &ClientIdentity) -> Result<Identity, TlsEr
     let key = PrivateKeyDer::from_pem_file(&identity.key)
         .map_err(|error| pem_error("the agent's key", &identity.key, error))?;
     Ok((chain, key))
+}
+
+/// Accepts TLS connections of any client with this certificate.
+pub(crate) fn acceptor(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<TlsAcceptor, TlsError> {
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(TlsError::Setup)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 #[cfg(test)]

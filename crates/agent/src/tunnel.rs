@@ -7,7 +7,7 @@ use std::time::Duration;
 use det_agent_proto::{
     ContainerState, Dial, TUNNEL_ERROR_HEADER, TUNNEL_PATH, TUNNEL_PROTOCOL, TUNNEL_SECONDS,
 };
-use det_ids::TunnelId;
+use det_ids::{ContainerId, TunnelId};
 use reqwest::header::{CONNECTION, HeaderValue, UPGRADE};
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::TcpStream;
@@ -17,7 +17,7 @@ use crate::containers::SharedState;
 use crate::runtime::listeners::{Answerer, Owner};
 
 /// Bytes that one direction of a tunnel holds at most.
-const BUFFER_BYTES: usize = 64 << 10;
+pub(crate) const BUFFER_BYTES: usize = 64 << 10;
 /// Containers publish their ports on this host, and processes listen on it.
 const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
@@ -25,7 +25,7 @@ const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// reported to the master, whose user waits.
 pub(crate) async fn carry(shared: &SharedState, dial: Dial) {
     let tunnel_id = dial.tunnel_id.clone();
-    match connect(shared, &dial).await {
+    match connect(shared, &dial.container_id, dial.host_port).await {
         Ok(port) => {
             if let Err(error) = carry_to(shared, &tunnel_id, port).await {
                 tracing::debug!(container.id = %dial.container_id, port = dial.host_port, "a tunnel ended: {error}");
@@ -39,10 +39,14 @@ pub(crate) async fn carry(shared: &SharedState, dial: Dial) {
     }
 }
 
-async fn connect(shared: &SharedState, dial: &Dial) -> Result<TcpStream, String> {
-    let port = dial.host_port;
+/// Connects to a port of this host that the container is known to have.
+pub(crate) async fn connect(
+    shared: &SharedState,
+    container_id: &ContainerId,
+    port: u16,
+) -> Result<TcpStream, String> {
     // The master may name only what this agent has reported: not the services of its host.
-    let reported = shared.outbox.latest(&dial.container_id);
+    let reported = shared.outbox.latest(container_id);
     let owner = match reported {
         Some(ContainerState::Running {
             ports, runtime_id, ..
@@ -51,8 +55,7 @@ async fn connect(shared: &SharedState, dial: &Dial) -> Result<TcpStream, String>
     };
     let Some(owner) = owner else {
         return Err(format!(
-            "container \"{}\" does not run on this agent, or has no port {port} there",
-            dial.container_id
+            "container \"{container_id}\" does not run on this agent, or has no port {port} there"
         ));
     };
     let limit = Duration::from_secs(TUNNEL_SECONDS) / 2;
@@ -112,6 +115,13 @@ async fn carry_to(
     Ok(())
 }
 
+/// A reason as [`TUNNEL_ERROR_HEADER`]; what no header can hold is left out.
+pub(crate) fn header_of(reason: &str) -> HeaderValue {
+    let text: String = reason.chars().filter(|c| (' '..='~').contains(c)).collect();
+    HeaderValue::from_str(&text)
+        .unwrap_or_else(|_| HeaderValue::from_static("it could not be opened"))
+}
+
 /// Asks the master for a tunnel, or reports why there is none.
 async fn request(
     shared: &SharedState,
@@ -127,14 +137,7 @@ async fn request(
         None => request
             .header(CONNECTION, "Upgrade")
             .header(UPGRADE, TUNNEL_PROTOCOL),
-        Some(reason) => {
-            let text: String = reason.chars().filter(|c| (' '..='~').contains(c)).collect();
-            let value = HeaderValue::from_str(&text);
-            request.header(
-                TUNNEL_ERROR_HEADER,
-                value.unwrap_or_else(|_| HeaderValue::from_static("it could not be opened")),
-            )
-        }
+        Some(reason) => request.header(TUNNEL_ERROR_HEADER, header_of(reason)),
     };
     request.send().await
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use det_agent::{
     AgentOptions, ClientIdentity, DebugServer, EndedContainers, Isolation, Limits, ProxyOptions,
-    RuntimeChoice, Secret, TaskLimits, TlsOptions, Ulimit,
+    RuntimeChoice, Secret, TaskLimits, TlsOptions, TunnelServer, Ulimit,
 };
 use det_config::agent::{AgentConfig, RootTasks, Runtime, SlotType};
 use det_config::{LoadedAgent, Sources};
@@ -299,6 +299,7 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     options.ulimits = config.parsed_ulimits().into_iter().map(ulimit).collect();
     options.debug = config.debug;
     options.debug_server = debug_server(config)?;
+    options.tunnel_server = tunnel_server(config);
     options.python = config.python.as_ref().map(PathBuf::from);
     options.python_package_dir = Some(serve::python_package(&data_dir)?);
     options.reconnect_backoff =
@@ -310,6 +311,14 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     options.reconnect_attempts =
         (!config.hooks.on_connection_lost.is_empty()).then_some(config.agent_reconnect_attempts);
     Ok(options)
+}
+
+/// Where the master opens tunnels itself, if it is to.
+fn tunnel_server(config: &AgentConfig) -> Option<TunnelServer> {
+    config.tunnel_port.map(|port| TunnelServer {
+        host: config.tunnel_host.clone(),
+        port,
+    })
 }
 
 /// The debug server, if there is to be one.

@@ -130,6 +130,12 @@ keys! {
         agent_reconnect_backoff: u32 = NATURAL_32, or("5");
         /// How containers are run.
         container_runtime: Runtime = Kind::Choice(&["auto", "docker", "podman", "process"]), or("\"auto\"");
+        /// Port at which the agent accepts the tunnels to services of its tasks from its master, with TLS, on all addresses. Unless
+        /// given the agent accepts no connections and opens the tunnels itself.
+        tunnel_port: Option<u16> = REAL_PORT;
+        /// Host of this agent as the master reaches its `tunnel_port`; the address from which the agent reaches the master unless
+        /// given.
+        tunnel_host: Option<String> = Kind::Special(&NOT_EMPTY);
         /// Whether ended containers of an engine are kept, for a look at what they have left. They are removed at the first
         /// start of the agent without this.
         container_auto_remove_disabled: bool = Kind::Bool, or("false");
@@ -343,6 +349,14 @@ fn check_document(findings: &mut Findings, root: &Node) {
                 );
             }
         }
+    }
+    if let (Some(host), None) = (given(root, "tunnel_host"), given(root, "tunnel_port")) {
+        findings.error_in(
+            "tunnel_host",
+            host.at.as_ref(),
+            ErrorCode::Missing
+                .message("needs \"tunnel_port\", without which the agent accepts no tunnels"),
+        );
     }
     if let Some(crate::yaml::Tree::List(paths)) =
         root.get("allowed_host_paths").map(|node| &node.tree)

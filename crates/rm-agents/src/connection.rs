@@ -31,7 +31,7 @@ pub(crate) async fn serve<R: Registry>(
     shutdown: CancellationToken,
     mut socket: WebSocket,
 ) {
-    let hello = match first_message(&mut socket).await {
+    let mut hello = match first_message(&mut socket).await {
         Ok(Some(hello)) => hello,
         Ok(None) => {
             tracing::debug!("a connection to the agents' port ended before the first message");
@@ -88,7 +88,7 @@ pub(crate) async fn serve<R: Registry>(
         credential,
         socket,
         view: PlaceView::default(),
-        asks: tunnels.asks_of(&place),
+        asks: tunnels.asks_of(&place, hello.tunnel_endpoint.take()),
     };
     let outcome = tokio::select! {
         outcome = connection.run(hello) => outcome,

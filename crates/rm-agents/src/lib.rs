@@ -5,11 +5,12 @@
 //! the agent has reported, and returns what to send.
 //!
 //! Connections to ports of containers go through the agents too: [`Tunnels`], which is how this manager implements
-//! [`det_rm::Reach`].
+//! [`det_rm::Reach`]. Agents open them on request, or, where they accept connections, the master does (`direct.rs`).
 //!
 //! The master is reached through [`Registry`]: the core that all resource managers share, and who may connect.
 
 mod connection;
+mod direct;
 mod endpoints;
 mod registry;
 mod tunnels;

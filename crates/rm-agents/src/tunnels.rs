@@ -1,20 +1,22 @@
 //! What the master asks of single agents beside orders: connections to ports of containers, for which the agent opens a
 //! tunnel, and to have supervisors report what their tasks do.
 //!
-//! Agents accept no connections. The request to dial goes over the agent's WebSocket; the bytes go over a connection of
-//! their own, so that a large download keeps no order or report waiting.
+//! Unless they are configured to, agents accept no connections. The request to dial goes over the agent's WebSocket; the bytes
+//! go over a connection of their own, so that a large download keeps no order or report waiting.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use det_agent_proto::{Dial, TUNNEL_SECONDS, ToAgent};
+use det_agent_proto::{Dial, TUNNEL_SECONDS, ToAgent, TunnelEndpoint};
 use det_ids::{PlaceId, TunnelId};
 use det_rm::{ContainerAddress, Reach, ReachError};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
+
+use crate::direct::{DirectDialer, NoTunnel};
 
 /// Requests that wait for one agent at most: its connection takes them at once unless it is stuck.
 const WAITING_ASKS: usize = 1024;
@@ -43,8 +45,16 @@ pub struct Tunnels {
 struct Inner {
     /// Grows with every connection, so that the end of an older one does not remove a newer one.
     last: u64,
-    agents: HashMap<PlaceId, (u64, mpsc::Sender<ToAgent>)>,
+    agents: HashMap<PlaceId, ConnectedAgent>,
     waiting: HashMap<TunnelId, PendingDial>,
+}
+
+struct ConnectedAgent {
+    /// Which of the agent's connections this is.
+    serial: u64,
+    asks: mpsc::Sender<ToAgent>,
+    /// How the master opens tunnels itself; `None` = it cannot, and the agent does.
+    direct: Option<Arc<DirectDialer>>,
 }
 
 struct PendingDial {
@@ -75,7 +85,7 @@ impl Drop for Asks {
     fn drop(&mut self) {
         let mut inner = self.tunnels.lock();
         let current = inner.agents.get(&self.place);
-        if current.is_some_and(|(serial, _)| *serial == self.serial) {
+        if current.is_some_and(|agent| agent.serial == self.serial) {
             inner.agents.remove(&self.place);
         }
     }
@@ -96,10 +106,10 @@ impl Drop for DialGuard<'_> {
 impl Inner {
     /// Hands a request to the connection of an agent.
     fn ask(&self, place: &PlaceId, ask: ToAgent) -> Result<(), ReachError> {
-        let Some((_, agent)) = self.agents.get(place) else {
+        let Some(agent) = self.agents.get(place) else {
             return Err(not_connected(place));
         };
-        agent.try_send(ask).map_err(|error| match error {
+        agent.asks.try_send(ask).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => ReachError::Busy(format!(
                 "its agent \"{place}\" has too many connections to make at this moment"
             )),
@@ -121,13 +131,21 @@ impl Tunnels {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The requests for an agent from now on.
-    pub(crate) fn asks_of(&self, place: &PlaceId) -> Asks {
-        let (sender, received) = mpsc::channel(WAITING_ASKS);
+    /// The requests for an agent from now on. `endpoint` = where it accepts connections.
+    pub(crate) fn asks_of(&self, place: &PlaceId, endpoint: Option<TunnelEndpoint>) -> Asks {
+        let (asks, received) = mpsc::channel(WAITING_ASKS);
+        let direct = endpoint
+            .and_then(|endpoint| DirectDialer::new(place.clone(), endpoint))
+            .map(Arc::new);
         let mut inner = self.lock();
         inner.last += 1;
         let serial = inner.last;
-        inner.agents.insert(place.clone(), (serial, sender));
+        let agent = ConnectedAgent {
+            serial,
+            asks,
+            direct,
+        };
+        inner.agents.insert(place.clone(), agent);
         Asks {
             tunnels: self.clone(),
             place: place.clone(),
@@ -152,12 +170,9 @@ impl Tunnels {
         let waiting = self.lock().waiting.remove(tunnel_id);
         waiting.is_some_and(|waiting| waiting.answer.send(tunnel).is_ok())
     }
-}
 
-impl Reach for Tunnels {
-    type Stream = TunnelStream;
-
-    async fn dial(
+    /// Has the agent open a tunnel, and waits for it.
+    async fn dial_back(
         &self,
         container: &ContainerAddress,
         host_port: u16,
@@ -187,6 +202,30 @@ impl Reach for Tunnels {
             Ok(Err(_)) | Err(_) => Err(slow(place)),
         }
     }
+}
+
+impl Reach for Tunnels {
+    type Stream = TunnelStream;
+
+    async fn dial(
+        &self,
+        container: &ContainerAddress,
+        host_port: u16,
+    ) -> Result<TunnelStream, ReachError> {
+        let direct = {
+            let inner = self.lock();
+            let agent = inner.agents.get(&container.place);
+            agent.and_then(|agent| agent.direct.clone())
+        };
+        if let Some(direct) = direct {
+            match direct.dial(&container.container_id, host_port).await {
+                Ok(stream) => return Ok(stream),
+                Err(NoTunnel::Refused(error)) => return Err(error),
+                Err(NoTunnel::NotConnected) => {}
+            }
+        }
+        self.dial_back(container, host_port).await
+    }
 
     async fn diagnose(&self, container: &ContainerAddress) -> Result<(), ReachError> {
         let container_id = container.container_id.clone();
@@ -213,8 +252,8 @@ mod tests {
         let open = async || tunnels.dial(&container, 80).await.map(|_| ());
         let away = Err(not_connected(&place));
         assert_eq!(open().await, away);
-        let older = tunnels.asks_of(&place);
-        let mut newer = tunnels.asks_of(&place);
+        let older = tunnels.asks_of(&place, None);
+        let mut newer = tunnels.asks_of(&place, None);
         drop(older);
         let agent = async {
             let ToAgent::Dial(dial) = newer.next().await else {

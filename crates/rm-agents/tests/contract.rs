@@ -206,6 +206,7 @@ impl Agent {
             devices: (0..self.slots).map(device).collect(),
             runtime: "process".to_owned(),
             containers: held.map(|(id, seen)| report(id, seen.clone())).collect(),
+            tunnel_endpoint: None,
         });
         let text = serde_json::to_string(&hello).unwrap();
         socket.send(Message::text(text)).await.unwrap();

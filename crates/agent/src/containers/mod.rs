@@ -34,7 +34,7 @@ use crate::python::{self, TaskPython};
 use crate::runtime::Runtimes;
 use crate::runtime::listeners::Listeners;
 use crate::runtime::process::ProcessRuntime;
-use crate::tunnel;
+use crate::{tunnel, tunnel_server};
 use actor::Actor;
 use store::{ContainerDir, Identity, KillOrder, Phase, StoredContainer};
 
@@ -61,6 +61,8 @@ pub(crate) struct SharedState {
     pub(crate) host_fault: HostFault,
     /// The interpreter of process tasks; determined when the first one starts.
     pub(crate) python: OnceCell<TaskPython>,
+    /// With what the master opens tunnels; `None` = this agent accepts no connections.
+    pub(crate) tunnel_identity: Option<tunnel_server::Identity>,
 }
 
 /// What the agent receives from a connection.

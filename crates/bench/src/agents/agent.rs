@@ -118,6 +118,7 @@ impl Agent {
                 .collect(),
             runtime: "process".to_owned(),
             containers: self.held.values().cloned().collect(),
+            tunnel_endpoint: None,
         };
         socket.send(text(&ToMaster::Hello(hello))?).await?;
         loop {

@@ -122,6 +122,10 @@ fn wrong_configurations_are_refused() {
             "tls: true\napi_enabled: true",
             ": tls_cert: is required for TLS on the debug server",
         ),
+        (
+            "tunnel_host: gpu-1",
+            ": tunnel_host: needs \"tunnel_port\", without which the agent accepts no tunnels",
+        ),
         ("master_port: 65536", "must be at most 65535"),
         ("agent_reconnect_attempts: -1", "must be at least 0"),
         (

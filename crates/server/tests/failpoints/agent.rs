@@ -131,6 +131,7 @@ async fn serve(
         }],
         runtime: "process".into(),
         containers: held.borrow().values().map(report_of).collect(),
+        tunnel_endpoint: None,
     });
     socket
         .send(Message::text(serde_json::to_string(&hello)?))

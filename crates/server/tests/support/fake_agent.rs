@@ -141,6 +141,7 @@ impl FakeAgent {
                     "process".into()
                 },
                 containers,
+                tunnel_endpoint: None,
             }))
             .await;
         let answer = agent.hear().await;

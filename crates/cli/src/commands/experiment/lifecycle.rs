@@ -168,7 +168,7 @@ pub(crate) async fn delete(client: &Client, args: &DeleteArgs) -> Result<ExitCod
     Ok(outcomes.exit())
 }
 
-/// What the user learns before unmanaged experiments are deleted: afterwards nothing would lead to their files.
+/// The warning before unmanaged experiments are deleted: afterwards nothing would lead to their files.
 fn unreachable_files(ids: &[ExperimentId]) -> String {
     let (noun, verb) = match ids {
         [_] => ("experiment", "is"),
