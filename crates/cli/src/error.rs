@@ -149,7 +149,7 @@ impl From<SessionError> for CliError {
         match error {
             SessionError::Client(error) => error.into(),
             SessionError::Prompt { .. } => Self::request(error.to_string())
-                .with_hint("give the password on standard input, or set DET_USER and DET_PASS"),
+                .with_hint("give the password on standard input, or set DET_PASS to it"),
             SessionError::Store(_)
             | SessionError::NotLoggedIn { .. }
             | SessionError::WrongCredentials { .. } => Self::request(error.to_string()),

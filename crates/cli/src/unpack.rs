@@ -6,7 +6,6 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use det_client::{ClientError, Download};
-use flate2::read::GzDecoder;
 use tar::EntryType;
 use tokio::sync::mpsc;
 
@@ -20,30 +19,30 @@ pub(crate) const MARKER: &str = "metadata.json";
 /// Most pieces of a download that wait to be written to the disk.
 const PIECES: usize = 16;
 
-/// Unpacks a download (a gzip tar) into `directory`, which is created if it does not exist. Nothing is written outside of
+/// Unpacks a download (a tar archive) into `directory`, which is created if it does not exist. Nothing is written outside of
 /// it: an archive with an absolute path, with `..`, or with anything but files, directories and links is refused. Links
 /// that point out of it are skipped, with a warning.
 pub(crate) async fn unpack_download(
     mut download: Download,
     directory: &Path,
 ) -> Result<(), CliError> {
-    let (sender, receiver) = mpsc::channel::<Vec<u8>>(PIECES);
+    let (sender, receiver) = mpsc::channel(PIECES);
     let target = directory.to_owned();
-    let writing = tokio::task::spawn_blocking(move || {
-        let source = PieceReader {
-            receiver,
-            piece: Vec::new(),
-            position: 0,
-        };
-        unpack(source, &target)
-    });
+    let writing = tokio::task::spawn_blocking(move || unpack(PieceReader::new(receiver), &target));
     let mut lost: Option<ClientError> = None;
     loop {
         match download.next().await {
             // The writer ends early when it refuses the archive; its error is returned below.
-            Ok(Some(piece)) if sender.send(piece.to_vec()).await.is_err() => break,
-            Ok(Some(_)) => {}
-            Ok(None) => break,
+            Ok(Some(piece)) => {
+                if sender.send(Piece::Bytes(piece.to_vec())).await.is_err() {
+                    break;
+                }
+            }
+            Ok(None) => {
+                // As above.
+                let _ = sender.send(Piece::End).await;
+                break;
+            }
             Err(error) => {
                 lost = Some(error);
                 break;
@@ -119,10 +118,10 @@ impl Link {
     }
 }
 
-/// Unpacks a gzip tar into `directory`; returns the links that were skipped.
+/// Unpacks a tar archive into `directory`; returns the links that were skipped.
 fn unpack(source: impl Read, directory: &Path) -> io::Result<Vec<Link>> {
     fs::create_dir_all(directory)?;
-    let mut archive = tar::Archive::new(GzDecoder::new(source));
+    let mut archive = tar::Archive::new(source);
     let mut marker = None;
     let mut links = Vec::new();
     for entry in archive.entries()? {
@@ -199,22 +198,45 @@ fn refused(name: &Path, why: &str) -> io::Error {
     )
 }
 
-/// A reader over the pieces of a download, for blocking code.
+/// A part of a download.
+enum Piece {
+    Bytes(Vec<u8>),
+    /// It has arrived whole. An archive that is cut between two files looks like a shorter one.
+    End,
+}
+
+/// Reads the pieces of a download; one that ends before its [`Piece::End`] is an error.
 struct PieceReader {
-    receiver: mpsc::Receiver<Vec<u8>>,
+    receiver: mpsc::Receiver<Piece>,
     piece: Vec<u8>,
     position: usize,
+    is_whole: bool,
+}
+
+impl PieceReader {
+    fn new(receiver: mpsc::Receiver<Piece>) -> Self {
+        Self {
+            receiver,
+            piece: Vec::new(),
+            position: 0,
+            is_whole: false,
+        }
+    }
 }
 
 impl Read for PieceReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.position == self.piece.len() {
+            if self.is_whole {
+                return Ok(0);
+            }
             match self.receiver.blocking_recv() {
-                Some(piece) => {
+                Some(Piece::Bytes(piece)) => {
                     self.piece = piece;
                     self.position = 0;
                 }
-                None => return Ok(0),
+                Some(Piece::End) => self.is_whole = true,
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
         let read = (&self.piece[self.position..]).read(buffer)?;
@@ -226,13 +248,11 @@ impl Read for PieceReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flate2::Compression;
-    use flate2::write::GzEncoder;
     use tar::{Builder, Header};
 
     /// An archive of entries: name, kind, content; of a link its target.
     fn archive(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
-        let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+        let mut builder = Builder::new(Vec::new());
         for (name, kind, content) in entries {
             let mut header = Header::new_gnu();
             // Written byte by byte: the crate itself refuses to make bad names.
@@ -248,7 +268,7 @@ mod tests {
             header.set_cksum();
             builder.append(&header, content.as_bytes()).unwrap();
         }
-        builder.into_inner().unwrap().finish().unwrap()
+        builder.into_inner().unwrap()
     }
 
     #[test]
@@ -337,6 +357,18 @@ mod tests {
         }
     }
 
+    /// A download of these bytes, which ends whole or breaks off.
+    fn download(bytes: &[u8], is_whole: bool) -> PieceReader {
+        let (sender, receiver) = mpsc::channel(bytes.len() + 1);
+        for piece in bytes.chunks(700) {
+            sender.try_send(Piece::Bytes(piece.to_vec())).unwrap();
+        }
+        if is_whole {
+            sender.try_send(Piece::End).unwrap();
+        }
+        PieceReader::new(receiver)
+    }
+
     #[test]
     fn a_cut_archive_is_not_a_whole_checkpoint() {
         let root = tempfile::tempdir().unwrap();
@@ -344,9 +376,12 @@ mod tests {
             ("metadata.json", EntryType::Regular, "{}"),
             ("weights", EntryType::Regular, &"0123456789".repeat(500)),
         ]);
-        for cut in [bytes.len() - 1, bytes.len() - 9, bytes.len() / 2] {
-            unpack(&bytes[..cut], root.path()).unwrap_err();
+        // In a file, before one, and before the end of the archive.
+        for cut in [2000, 1024, bytes.len() - 1024, 0] {
+            unpack(download(&bytes[..cut], false), root.path()).unwrap_err();
             assert!(!root.path().join(MARKER).exists(), "cut at {cut}");
         }
+        unpack(download(&bytes, true), root.path()).unwrap();
+        assert!(root.path().join(MARKER).exists());
     }
 }

@@ -9,8 +9,6 @@ mod support;
 
 use std::fs;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use support::User;
 use support::stub::{Answer, StubMaster, ok};
@@ -25,7 +23,7 @@ fn checkpoint(state: &str) -> Value {
 }
 
 fn archive(entries: &[(&str, &str)]) -> Vec<u8> {
-    let mut builder = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    let mut builder = tar::Builder::new(Vec::new());
     for (name, content) in entries {
         let mut header = tar::Header::new_gnu();
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
@@ -34,18 +32,23 @@ fn archive(entries: &[(&str, &str)]) -> Vec<u8> {
         header.set_cksum();
         builder.append(&header, content.as_bytes()).unwrap();
     }
-    builder.into_inner().unwrap().finish().unwrap()
+    builder.into_inner().unwrap()
 }
 
 fn stub(state: &str, entries: &[(&str, &str)]) -> StubMaster {
     let stub = StubMaster::start();
+    let mut described = checkpoint(state);
+    let sizes = entries
+        .iter()
+        .map(|(name, content)| ((*name).to_owned(), content.len().to_string().into()));
+    described["resources"] = Value::Object(sizes.collect());
     stub.on(
         &format!("GET /api/v1/checkpoints/{UUID}"),
-        ok(json!({"checkpoint": checkpoint(state)})),
+        ok(json!({ "checkpoint": described })),
     );
     stub.on(
         &format!("GET /checkpoints/{UUID}"),
-        Answer::Raw(200, "application/gzip", archive(entries)),
+        Answer::Raw(200, "application/x-tar", archive(entries)),
     );
     stub
 }
@@ -149,7 +152,7 @@ fn a_checkpoint_is_downloaded_once() {
     assert_eq!(fs::read_to_string(directory.join("d/more")).unwrap(), "4");
     assert_eq!(
         stub.last("GET /checkpoints/").headers["accept"],
-        "application/gzip"
+        "application/x-tar"
     );
 
     let before = stub.lines().len();
@@ -171,6 +174,37 @@ fn a_checkpoint_without_metadata_gets_it() {
     let metadata = fs::read_to_string(user.directory().join("out/metadata.json")).unwrap();
     let metadata: Value = serde_json::from_str(&metadata).unwrap();
     assert_eq!(metadata, json!({"steps_completed": 10}));
+}
+
+#[test]
+fn files_that_a_download_lacks_are_downloaded_again() {
+    let metadata = r#"{"steps_completed": 10}"#;
+    let whole = stub(
+        "COMPLETED",
+        &[("weights", "123"), ("metadata.json", metadata)],
+    );
+    let user = User::using(&whole);
+    let words = ["c", "download", UUID, "--output-dir", "here", "-q"];
+    user.det(&words).ok();
+    let weights = user.directory().join("here/weights");
+    for damage in [
+        (|path| fs::remove_file(path).unwrap()) as fn(&std::path::Path),
+        |path| fs::write(path, "12").unwrap(),
+    ] {
+        damage(&weights);
+        user.det(&words).ok();
+        assert_eq!(fs::read_to_string(&weights).unwrap(), "123");
+    }
+    // Another checkpoint's files are not mixed with them.
+    fs::write(user.directory().join("here/metadata.json"), "{}").unwrap();
+    fs::write(&weights, "of another").unwrap();
+    let err = user.det(&words).fails(1);
+    assert!(
+        err.contains("holds another checkpoint: it lacks 1 file of")
+            && err.contains("--output-dir"),
+        "{err}"
+    );
+    assert_eq!(fs::read_to_string(&weights).unwrap(), "of another");
 }
 
 #[test]
@@ -200,7 +234,11 @@ fn what_is_gone_is_not_downloaded() {
 
 #[test]
 fn the_checkpoint_of_a_trial_is_chosen() {
-    let stub = stub("COMPLETED", &[("metadata.json", "{}")]);
+    let weights = "w".repeat(1024);
+    let stub = stub(
+        "COMPLETED",
+        &[("weights", &weights), ("metadata.json", "{}")],
+    );
     stub.on(
         "GET /api/v1/trials/11/checkpoints",
         ok(json!({"checkpoints": [

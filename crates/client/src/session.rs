@@ -52,8 +52,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// The order of precedence: the named user, then `DET_USER` with `DET_PASS`, then the active user of the token
-    /// store, then `determined` with a blank password. `DET_USER` alone does not count: tasks always have it, and a
+    /// The order of precedence: the named user, with `DET_PASS` unless `DET_USER` names another, then `DET_USER` with
+    /// `DET_PASS`, then the active user of the token store, then `determined` with a blank password. `DET_USER` alone does not count: tasks always have it, and a
     /// log-in inside a task must override it.
     pub fn choose(
         requested: Option<&str>,
@@ -61,7 +61,9 @@ impl Candidate {
         active: Option<&str>,
     ) -> Self {
         if let Some(user) = requested {
-            return Self::named(user, None);
+            let is_theirs = environment.user.as_ref().is_none_or(|named| named == user);
+            let password = environment.password.clone().filter(|_| is_theirs);
+            return Self::named(user, password);
         }
         if let (Some(user), Some(password)) = (&environment.user, &environment.password) {
             return Self::named(user, Some(password.clone()));
@@ -282,6 +284,11 @@ mod tests {
         let both = environment(Some("env"), Some("pw"));
         let chosen = Candidate::choose(Some("flag"), &both, Some("active"));
         assert_eq!((chosen.user.as_str(), chosen.password), ("flag", None));
+        let password_only = environment(None, Some("pw"));
+        for given in [&password_only, &environment(Some("flag"), Some("pw"))] {
+            let chosen = Candidate::choose(Some("flag"), given, Some("active"));
+            assert_eq!(chosen.password, Some(Secret::new("pw")));
+        }
 
         let chosen = Candidate::choose(None, &both, Some("active"));
         assert_eq!(chosen.user, "env");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::errors::{ConfigError, ConfigErrors, ConfigWarning};
+use crate::layer_text::read_layer;
 use crate::origin::{Layer, Position, Source};
 use crate::quote::cut;
 use crate::schema::closest;
@@ -41,18 +42,45 @@ pub(crate) fn apply_all<S: AsRef<str>>(root: &mut Node, overrides: &[S]) -> Vec<
         .collect()
 }
 
-/// Warnings about overrides that add a hyperparameter to a document which has one of a similar name. Any name of a
-/// hyperparameter is allowed, so that a misspelt one changes nothing and is silently added.
+/// Warnings about overrides that probably do not what was meant: one adds a hyperparameter to a document which has one of a
+/// similar name, where any name is allowed, so that a misspelt one changes nothing; or its value is a text without quotes that
+/// YAML 1.1 read as something else.
 pub fn unlikely<S: AsRef<str>>(text: &str, overrides: &[S]) -> Vec<ConfigWarning> {
     // A text that is not YAML was refused before.
     let Ok(root) = yaml::parse(text) else {
         return Vec::new();
     };
-    let keys = overrides.iter().filter_map(|text| {
-        let (key, _) = text.as_ref().split_once('=')?;
-        Some(key)
-    });
-    keys.filter_map(|key| unlikely_key(&root, key)).collect()
+    let mut warnings = Vec::new();
+    for (key, value) in keys_and_values(overrides) {
+        warnings.extend(unlikely_key(&root, key));
+        if key.starts_with("hyperparameters.") {
+            let read = yaml::read(value).map(|reading| reading.ambiguous);
+            // Its place in the value is none in a text.
+            let of_key = |warning: ConfigWarning| ConfigWarning::new(key, None, warning.message);
+            warnings.extend(read.unwrap_or_default().into_iter().map(of_key));
+        }
+    }
+    warnings
+}
+
+/// Warnings about hyperparameters of the document, as those of [`crate::SubmittedDocument`], that the text which
+/// [`apply_overrides`] writes anew gives no more: there every text has its quotes. None without overrides.
+pub fn hidden_by_overrides<S: AsRef<str>>(text: &str, overrides: &[S]) -> Vec<ConfigWarning> {
+    let Ok(layer) = read_layer(text, None) else {
+        return Vec::new();
+    };
+    if overrides.is_empty() {
+        return Vec::new();
+    }
+    let mut warnings = layer.ambiguous_hyperparameters(None);
+    warnings.retain(|warning| keys_and_values(overrides).all(|(key, _)| key != warning.path));
+    warnings
+}
+
+fn keys_and_values<S: AsRef<str>>(overrides: &[S]) -> impl Iterator<Item = (&str, &str)> {
+    overrides
+        .iter()
+        .filter_map(|text| text.as_ref().split_once('='))
 }
 
 fn unlikely_key(root: &Node, key: &str) -> Option<ConfigWarning> {
@@ -183,6 +211,22 @@ fn merge(node: &mut Node, value: Node) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_that_yaml_1_1_read_as_something_else_are_warned_of_with_overrides_too() {
+        let text = "hyperparameters:\n  lr: yes\n  n: 010\n  q: 'yes'\n";
+        let paths = |warnings: Vec<ConfigWarning>| -> Vec<String> {
+            warnings.into_iter().map(|warning| warning.path).collect()
+        };
+        assert_eq!(hidden_by_overrides(text, &[] as &[&str]), []);
+        let given = ["hyperparameters.lr=off", "name=no"];
+        assert_eq!(
+            paths(hidden_by_overrides(text, &given)),
+            ["hyperparameters.n"]
+        );
+        assert_eq!(paths(unlikely(text, &given)), ["hyperparameters.lr"]);
+        assert_eq!(unlikely(text, &["hyperparameters.lr='off'"]), []);
+    }
 
     #[test]
     fn an_override_that_adds_a_hyperparameter_like_another_is_noticed() {

@@ -90,7 +90,7 @@ pub enum StartError {
     Store(#[from] StoreError),
     /// The address is taken or not ours.
     #[error(
-        "cannot listen on {address}: {source}; choose another with --port or --host, or stop what listens there"
+        "cannot listen on {address}: {source}; choose another port with --port, or stop what listens there"
     )]
     Listen {
         /// Address it would listen on.

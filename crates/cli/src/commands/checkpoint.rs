@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::table::{Format, FormatArgs, Listing};
 use crate::unpack::{MARKER, unpack_download};
-use crate::values::{indented, items, members, number, size, state, text, time};
+use crate::values::{amount, indented, items, members, number, size, state, text, time};
 use crate::{output, prompt};
 
 /// Options of `det checkpoint`.
@@ -300,7 +300,29 @@ pub(crate) fn is_downloadable(checkpoint: &Value) -> bool {
     )
 }
 
-/// Downloads a checkpoint into `directory`, unless that contains one already.
+/// The files of a checkpoint that a directory lacks, or has with another size.
+fn missing_files<'a>(checkpoint: &'a Value, directory: &Path) -> Vec<&'a str> {
+    let files = checkpoint["resources"].as_object().into_iter().flatten();
+    let is_there = |path: &str, size: &Value| {
+        let found = fs::symlink_metadata(directory.join(path));
+        let size = size.as_str().and_then(|text| text.parse().ok());
+        found
+            .is_ok_and(|found| !found.is_file() || size.is_none_or(|size: u64| size == found.len()))
+    };
+    files
+        .filter(|(path, _)| !path.ends_with('/') && path.as_str() != MARKER)
+        .filter(|(path, size)| !is_there(path, size))
+        .map(|(path, _)| path.as_str())
+        .collect()
+}
+
+/// Whether a directory was downloaded from a checkpoint with this metadata.
+fn is_marked_as(marker: &Path, metadata: &Value) -> bool {
+    let text = fs::read_to_string(marker).unwrap_or_default();
+    serde_json::from_str::<Value>(&text).is_ok_and(|marked| marked == *metadata)
+}
+
+/// Downloads a checkpoint into `directory`, unless that contains it already.
 pub(crate) async fn fetch(
     client: &Client,
     checkpoint: &Value,
@@ -315,16 +337,28 @@ pub(crate) async fn fetch(
     }
     let marker = directory.join(MARKER);
     if marker.exists() || directory.join("MLmodel").exists() {
-        output::note(format_args!(
-            "\"{}\" holds a checkpoint already; nothing was downloaded",
-            directory.display()
-        ));
-        return Ok(());
+        let missing = missing_files(checkpoint, directory);
+        let Some(first) = missing.first() else {
+            output::note(format_args!(
+                "\"{}\" holds a checkpoint already; nothing was downloaded",
+                directory.display()
+            ));
+            return Ok(());
+        };
+        if !is_marked_as(&marker, &checkpoint["metadata"]) {
+            return Err(CliError::request(format!(
+                "\"{}\" holds another checkpoint: it lacks {} of {uuid}, such as \"{first}\"; nothing was downloaded",
+                directory.display(),
+                amount(&missing.len().to_string(), "file"),
+            ))
+            .with_hint("name another directory with --output-dir, or remove that one"));
+        }
     }
     let path = api_path(["checkpoints", &uuid]);
     // The archive is not under /api.
     let path = path.trim_start_matches("/api/v1");
-    let download = client.download(path, "application/gzip").await?;
+    // Weights hardly become smaller by compression, which takes far longer than to send them.
+    let download = client.download(path, "application/x-tar").await?;
     unpack_download(download, directory).await?;
     if !marker.exists() {
         // Checkpoints of old versions lack the file, and loading a checkpoint needs it.

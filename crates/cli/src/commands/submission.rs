@@ -6,7 +6,7 @@ use std::path::Path;
 use det_client::ClientError;
 use det_config::document::{self, CheckOptions, DocumentKind};
 use det_config::errors::ConfigError;
-use det_config::{apply_overrides, unlikely_overrides, yaml};
+use det_config::{apply_overrides, hidden_by_overrides, unlikely_overrides, yaml};
 use serde_json::{Value, json};
 
 use crate::error::CliError;
@@ -88,10 +88,14 @@ impl UserDocument {
         for_a_task && searcher().is_some_and(|searcher| searcher.is_object())
     }
 
-    /// Prints a warning for each `--config` that probably was to change another key than it does. The master does not see
-    /// what came from the file.
+    /// Prints the warnings that the master cannot give, since it does not see what came from the file: for each `--config` that
+    /// probably was to change another key or to another value than it does, and for what the file has without quotes.
     pub(crate) fn warn_of_overrides(&self) {
-        for warning in unlikely_overrides(&self.text, &self.overrides) {
+        let hidden = hidden_by_overrides(&self.text, &self.overrides);
+        for warning in unlikely_overrides(&self.text, &self.overrides)
+            .into_iter()
+            .chain(hidden)
+        {
             output::note(format_args!("warning: {warning}"));
         }
     }

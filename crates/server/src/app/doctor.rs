@@ -32,6 +32,7 @@ use crate::app::turns::Turns;
 use crate::app::user_counts::UserCounts;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
+use crate::hub::Topic;
 use crate::live::{Live, TrialAttempt, running_trials};
 
 /// How long supervisors have to answer: a second of watching, and their stacks.
@@ -190,7 +191,21 @@ impl Doctor {
                 "{MOST_AT_ONCE} trials are being examined, and no more are at once"
             ));
         };
-        self.examine(id, &attempt, within).await
+        let examined = self.examine(id, &attempt, within).await?;
+        let unknown = |rank: &hang::Rank| !rank.problem.is_empty();
+        if examined.finding.ranks.iter().all(unknown) && self.is_over(&attempt.id).await? {
+            return Err(AppError::precondition(format!(
+                "trial {id} ended while it was examined, so there is no process left to look at"
+            ))
+            .hint(format!("`det trial describe {id}` shows how it ended")));
+        }
+        Ok(examined)
+    }
+
+    async fn is_over(&self, id: &AllocationId) -> AppResult<bool> {
+        let mut conn = self.context.store.read().await?;
+        let row = allocations::find(&mut conn.conn(), id).await?;
+        Ok(row.is_none_or(|row| row.state.is_terminal()))
     }
 
     /// A container reports what its processes do. Perhaps no caller waits for it any more.
@@ -247,6 +262,10 @@ impl Doctor {
             container: &row.id,
             answer: Some(receiver),
         };
+        let mut changes = self
+            .context
+            .hub
+            .subscribe(Topic::Allocation(row.allocation_id.clone()));
         let running = RunningContainer {
             resource_pool: resource_pool.to_owned(),
             place: row.place_id.clone(),
@@ -261,10 +280,29 @@ impl Doctor {
         let Some(answer) = asked.answer.as_mut() else {
             return Err("no caller waits for it".to_owned());
         };
-        match timeout(within, answer).await {
-            Ok(Ok(diagnosis)) => Ok(diagnosis),
-            Ok(Err(_)) | Err(_) => Err(unanswered(within)),
+        let ended = async {
+            while !self.has_ended(row).await {
+                changes.changed().await;
+            }
+        };
+        tokio::select! {
+            answered = timeout(within, answer) => match answered {
+                Ok(Ok(diagnosis)) => Ok(diagnosis),
+                Ok(Err(_)) | Err(_) => Err(unanswered(within)),
+            },
+            () = ended => Err("its container has ended meanwhile".to_owned()),
         }
+    }
+
+    /// Whether a container has ended since its row was read. A store that cannot be read now is asked at the next change.
+    async fn has_ended(&self, row: &ContainerRow) -> bool {
+        let read = async {
+            let mut conn = self.context.store.read().await?;
+            allocations::containers(&mut conn.conn(), &row.allocation_id).await
+        };
+        let rows = read.await.unwrap_or_default();
+        rows.iter()
+            .any(|now| now.id == row.id && now.ended_at.is_some())
     }
 
     async fn examine(

@@ -230,6 +230,30 @@ async fn one_user_has_two_trials_examined_at_once_and_others_have_theirs() {
 }
 
 #[tokio::test]
+async fn a_trial_that_ends_while_it_is_examined_is_said_to_have_ended() {
+    let cluster = Cluster::start().await;
+    let [mut chief, mut other] = gang(&cluster, "ends", json!({})).await;
+    let client = cluster.determined().await;
+    let ask = client.post(
+        "/api/v1/trials/1/diagnose",
+        json!({"trialId": 1, "timeoutSeconds": 60}),
+    );
+    let end = async {
+        tokio::join!(is_asked(&mut chief), is_asked(&mut other));
+        for rank in [&mut chief, &mut other] {
+            rank.agent.exits(&rank.spec, 0).await;
+        }
+    };
+    let (answer, ()) = tokio::join!(ask, end);
+    let reason = answer.refused(400);
+    assert!(
+        reason.contains("trial 1 ended while it was examined"),
+        "{reason}"
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_diagnosis_is_taken_from_the_containers_own_task_only() {
     let cluster = Cluster::start().await;
     let [chief, other] = gang(&cluster, "own", json!({})).await;

@@ -56,7 +56,7 @@ fn away_lines(pool: &Value) -> Vec<String> {
             let holds = match joined(away, "holds") {
                 holds if holds.is_empty() => String::new(),
                 holds => format!(
-                    "; it has {holds}, which goes on there if the agent comes back, else starts again elsewhere"
+                    "; it has {holds}, which goes on there if the agent comes back, else starts again elsewhere, unless it was killed"
                 ),
             };
             format!(
