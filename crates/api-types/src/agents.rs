@@ -30,7 +30,7 @@ wire_enum! {
         /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Given to an agent.
+        /// It is assigned to an agent, which has not begun with it yet.
         Assigned = 1 => "ASSIGNED",
         /// Its image is being pulled.
         Pulling = 2 => "PULLING",
@@ -66,9 +66,9 @@ pub struct Container {
     /// The container's id, which is also the resource id of allocation calls.
     #[schema(value_type = String)]
     pub id: ContainerId,
-    /// How far it is.
+    /// How far the container is on the way from assigned to terminated.
     pub state: ContainerState,
-    /// Devices given to it.
+    /// Devices of the agent that it has; empty = it runs without slots.
     pub devices: Vec<Device>,
     /// Legacy name of its parent; empty.
     pub parent: String,
@@ -131,7 +131,7 @@ pub struct DeviceStats {
 pub struct SlotStats {
     /// By wire name of the device type.
     pub type_stats: BTreeMap<String, DeviceStats>,
-    /// By product name.
+    /// The same counts by product name of the device.
     pub brand_stats: BTreeMap<String, DeviceStats>,
 }
 
@@ -142,7 +142,7 @@ pub struct Agent {
     /// Id of the agent, unique over the cluster.
     #[schema(value_type = String)]
     pub id: PlaceId,
-    /// When it first connected.
+    /// When it first connected; `None` = not known.
     pub registered_time: Option<Timestamp>,
     /// Slots by key, which is a number; clients show the last path part of a key, in the order in which they come.
     #[schema(value_type = BTreeMap<String, Slot>)]
@@ -150,7 +150,7 @@ pub struct Agent {
     /// Containers by id.
     #[schema(value_type = BTreeMap<String, Container>)]
     pub containers: BTreeMap<ContainerId, Container>,
-    /// Pools it belongs to.
+    /// Resource pools that its slots belong to.
     pub resource_pools: Vec<String>,
     /// Addresses under which its containers are reached.
     pub addresses: Vec<String>,
@@ -208,7 +208,7 @@ pub struct GetAgentsQuery {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetAgentsResponse {
-    /// The page's agents.
+    /// The agents of this page.
     pub agents: Vec<Agent>,
     /// Position of the page in the whole list.
     pub pagination: Pagination,
@@ -234,7 +234,7 @@ pub struct EnableAgentResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DisableAgentRequest {
-    /// Repeats the path.
+    /// The agent again; the one in the path counts.
     #[schema(value_type = String)]
     pub agent_id: PlaceId,
     /// Let running tasks finish; otherwise they are killed.
@@ -281,10 +281,10 @@ pub struct EnableSlotResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DisableSlotRequest {
-    /// Repeats the path.
+    /// The agent again; the one in the path counts.
     #[schema(value_type = String)]
     pub agent_id: PlaceId,
-    /// Repeats the path.
+    /// The slot again; the one in the path counts.
     pub slot_id: String,
     /// Let the running task finish; otherwise it is killed.
     pub drain: bool,

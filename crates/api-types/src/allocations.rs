@@ -14,18 +14,18 @@ pub struct Allocation {
     /// Id of the task.
     #[schema(value_type = String)]
     pub task_id: TaskId,
-    /// Its id: `<task>.<n>`.
+    /// Id of the allocation: the task and the number of the attempt from 1, `TASK.N`.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
     /// How far it is; with several containers, how far the last of them is.
     pub state: TaskState,
     /// Whether it may be used: service up, or all containers have met.
     pub is_ready: Option<bool>,
-    /// When it was placed.
+    /// When the scheduler gave it slots; `None` = it waits.
     pub start_time: Option<Timestamp>,
     /// When its last container ended; absent while it lives.
     pub end_time: Option<Timestamp>,
-    /// Slots it has.
+    /// Slots that it asks for and, once it is placed, has.
     pub slots: i64,
     /// How it ended, as a sentence for users.
     pub exit_reason: Option<String>,
@@ -68,10 +68,10 @@ pub struct AcceleratorData {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PostAllocationAcceleratorDataRequest {
-    /// Repeats the path.
+    /// The allocation again; the one in the path counts.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
-    /// What the container finds.
+    /// The accelerators that the container sees.
     pub accelerator_data: AcceleratorData,
 }
 
@@ -79,7 +79,7 @@ pub struct PostAllocationAcceleratorDataRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationReadyRequest {
-    /// Repeats the path.
+    /// The allocation again; the one in the path counts.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
 }
@@ -88,7 +88,7 @@ pub struct AllocationReadyRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationWaitingRequest {
-    /// Repeats the path.
+    /// The allocation again; the one in the path counts.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
 }
@@ -97,10 +97,10 @@ pub struct AllocationWaitingRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MarkAllocationResourcesDaemonRequest {
-    /// Repeats the path.
+    /// The allocation again; the one in the path counts.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
-    /// Repeats the path.
+    /// The container again; the one in the path counts.
     #[schema(value_type = String)]
     pub resources_id: ContainerId,
 }
@@ -111,7 +111,7 @@ pub struct MarkAllocationResourcesDaemonRequest {
 pub struct RendezvousInfo {
     /// Addresses of the containers, by rank.
     pub addresses: Vec<String>,
-    /// The asking container's rank.
+    /// Rank of the container that asks, from 0.
     pub rank: i64,
     /// Numbers of slots of the containers, by rank.
     pub slots: Vec<i64>,
@@ -146,7 +146,7 @@ pub struct AllocationPreemptionSignalResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AckAllocationPreemptionSignalRequest {
-    /// Repeats the path.
+    /// The allocation again; the one in the path counts.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
 }
@@ -155,7 +155,7 @@ pub struct AckAllocationPreemptionSignalRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationPendingPreemptionSignalRequest {
-    /// Repeats the path.
+    /// The allocation again; the one in the path counts.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
 }
@@ -164,14 +164,14 @@ pub struct AllocationPendingPreemptionSignalRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationAllGatherRequest {
-    /// Repeats the path.
+    /// The allocation again; the one in the path counts.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
     /// Identity of the member; joining again with it replaces the first call.
     pub request_uuid: Option<String>,
-    /// Members to wait for.
+    /// How many members give something before anyone gets an answer, 1 to 65536. Must be given.
     pub num_peers: Option<i64>,
-    /// What this member gives.
+    /// What this member gives to all; what is no JSON object arrives there as `{"value": …}`.
     pub data: Object,
 }
 
@@ -179,7 +179,7 @@ pub struct AllocationAllGatherRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AllocationAllGatherResponse {
-    /// What every member gave.
+    /// What each member gave, one entry for each.
     pub data: Vec<Object>,
 }
 
@@ -187,7 +187,7 @@ pub struct AllocationAllGatherResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PostAllocationProxyAddressRequest {
-    /// Repeats the path.
+    /// The allocation again; the one in the path counts.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
     /// Address under which the task's services are reached.

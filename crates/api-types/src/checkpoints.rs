@@ -18,11 +18,11 @@ wire_enum! {
         Unspecified = 0 => "UNSPECIFIED",
         /// Its files are being written. This master stores a checkpoint only once it is complete, in another state.
         Active = 1 => "ACTIVE",
-        /// It is stored completely.
+        /// All of its files are stored.
         Completed = 2 => "COMPLETED",
-        /// Could not be stored.
+        /// Its files could not be stored; they are incomplete or absent.
         Error = 3 => "ERROR",
-        /// Its files are gone.
+        /// All of its files were deleted; the record of it stays.
         Deleted = 4 => "DELETED",
         /// Some of its files are gone.
         PartiallyDeleted = 5 => "PARTIALLY_DELETED",
@@ -32,16 +32,16 @@ wire_enum! {
 wire_enum! {
     /// Sort keys of checkpoint listings.
     pub enum CheckpointSortBy("SORT_BY_") {
-        /// By the searcher's metric.
+        /// By the searcher's metric, better first unless a direction is given; the same as `SEARCHER_METRIC`.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// By UUID; the tie break of all other keys.
         Uuid = 1 => "UUID",
         /// By number of the trial.
         TrialId = 2 => "TRIAL_ID",
-        /// By steps completed.
+        /// By `steps_completed` of the checkpoint's metadata.
         BatchNumber = 3 => "BATCH_NUMBER",
-        /// By report time.
+        /// By the time at which it was reported.
         EndTime = 4 => "END_TIME",
         /// By name of the state, in alphabetical order.
         State = 5 => "STATE",
@@ -57,13 +57,13 @@ pub struct Checkpoint {
     /// Chosen by the client, version 4.
     #[schema(value_type = String)]
     pub uuid: CheckpointId,
-    /// Task that wrote it.
+    /// Id of the task that wrote it; `None` = not known.
     #[schema(value_type = Option<String>)]
     pub task_id: Option<TaskId>,
     /// Attempt that wrote it; `None` outside the cluster.
     #[schema(value_type = Option<String>)]
     pub allocation_id: Option<AllocationId>,
-    /// When it was reported.
+    /// When it was reported; `None` in a report = when that arrives.
     pub report_time: Option<Timestamp>,
     /// Size in bytes of each file; directories end in `/` and count 0.
     pub resources: BTreeMap<String, Int64>,
@@ -89,7 +89,7 @@ pub struct CheckpointTrainingMetadata {
     pub experiment_id: Option<ExperimentId>,
     /// The experiment's effective configuration. Its storage section must be complete, since clients download with it.
     pub experiment_config: Option<Object>,
-    /// Hyperparameters of the trial.
+    /// Hyperparameters of the trial, by name; `None` = no training information.
     pub hparams: Option<Object>,
     /// Training metrics of the same step.
     pub training_metrics: Option<Metrics>,
@@ -122,7 +122,7 @@ pub struct GetCheckpointsQuery {
     pub offset: i64,
     /// Elements at most; 0 = all.
     pub limit: i64,
-    /// Only these states.
+    /// Only checkpoints in one of these states; empty = in any.
     pub states: Vec<CheckpointState>,
 }
 
@@ -158,7 +158,7 @@ pub struct PatchCheckpointsRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchCheckpoint {
-    /// UUID of the checkpoint.
+    /// Which checkpoint to change.
     #[schema(value_type = String)]
     pub uuid: CheckpointId,
     /// The files that are left; `None` = untouched.

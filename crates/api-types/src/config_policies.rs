@@ -15,7 +15,7 @@ pub struct PutConfigPoliciesRequest {
     pub config_policies: String,
     /// Kind of work; the address counts.
     pub workload_type: String,
-    /// Workspace; the address counts.
+    /// Number of the workspace again; the one in the path counts. `None` = policies of the whole cluster.
     #[schema(value_type = Option<i64>)]
     pub workspace_id: Option<WorkspaceId>,
 }

@@ -6,13 +6,13 @@ use utoipa::ToSchema;
 
 use crate::wire::Timestamp;
 
-/// What one process does.
+/// One process of a task: what it is, what it waits for and how much it computes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TaskProcess {
     /// Its id, as the container's processes see it.
     pub pid: i64,
-    /// Id of its parent.
+    /// Id of its parent process, as the container's processes see it.
     pub parent: i64,
     /// Its program; of an interpreter also the script or module.
     pub command: String,
@@ -24,7 +24,7 @@ pub struct TaskProcess {
     pub wait_channel: String,
     /// System call of its main thread; empty = none, or not to be seen.
     pub system_call: String,
-    /// Threads that it has.
+    /// Number of its threads, the main one included.
     pub threads: i64,
     /// Microseconds of processors that it has used.
     pub cpu_micros: i64,
@@ -52,13 +52,13 @@ pub struct TaskDiagnosis {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PostAllocationDiagnosisRequest {
-    /// Repeats the path.
+    /// The allocation again; the one in the path counts.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
-    /// Repeats the path.
+    /// The container again; the one in the path counts.
     #[schema(value_type = String)]
     pub resources_id: ContainerId,
-    /// What the processes do.
+    /// What the processes of this container do.
     pub diagnosis: TaskDiagnosis,
 }
 
@@ -66,7 +66,7 @@ pub struct PostAllocationDiagnosisRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DiagnoseTrialRequest {
-    /// Repeats the path.
+    /// The trial again; the one in the path counts.
     #[schema(value_type = i64)]
     pub trial_id: TrialId,
     /// Seconds to wait for the answers of its containers, 0 to 60; 15 unless given.
@@ -117,7 +117,7 @@ pub struct DiagnoseTrialResponse {
     pub allocation_id: AllocationId,
     /// Seconds for which it has reported nothing and written nothing; `None` = this is not counted yet.
     pub silent_seconds: Option<i64>,
-    /// What follows, a sentence.
+    /// What follows from all this about the trial, a sentence for users.
     pub conclusion: String,
     /// The ranks in their order.
     pub ranks: Vec<RankDiagnosis>,

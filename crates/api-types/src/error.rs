@@ -12,28 +12,28 @@ use crate::wire::{Bytes, WireError};
 /// What kind of refusal: the codes of gRPC, which is what clients of the old product know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Code {
-    /// The caller gave up.
+    /// The caller closed the connection before there was an answer.
     Canceled,
     /// An error of the master of unknown kind.
     #[default]
     Unknown,
     /// The request is wrong in itself.
     InvalidArgument,
-    /// It took too long.
+    /// The work took longer than the request or the master allows.
     DeadlineExceeded,
     /// Not there, or the caller may not know.
     NotFound,
-    /// There is one already.
+    /// What was to be created exists already: the name or id is in use.
     AlreadyExists,
-    /// The caller may not.
+    /// The caller is known, but may not do this.
     PermissionDenied,
-    /// Over a limit.
+    /// A limit of size, number or rate is reached; a smaller or later request may succeed.
     ResourceExhausted,
     /// The thing is in the wrong state.
     FailedPrecondition,
     /// Another request changed it meanwhile.
     Aborted,
-    /// Beyond the end.
+    /// The request asks for a part beyond the end of what there is.
     OutOfRange,
     /// The operation is part of the API, but this master does not have it.
     Unimplemented,
@@ -41,9 +41,9 @@ pub enum Code {
     Internal,
     /// Something we depend on is down.
     Unavailable,
-    /// Data are damaged.
+    /// Stored data are damaged or lost.
     DataLoss,
-    /// Not known who calls.
+    /// It is not known who calls: no token was sent, or it is not valid.
     Unauthenticated,
 }
 
@@ -68,7 +68,7 @@ impl Code {
         Self::Unauthenticated,
     ];
 
-    /// The number in gRPC.
+    /// The number that gRPC gives to this code, 1 to 16.
     pub const fn number(self) -> i32 {
         match self {
             Self::Canceled => 1,
@@ -176,7 +176,7 @@ pub struct ErrorDetail {
     pub errors: Vec<ErrorItem>,
 }
 
-/// One error of several.
+/// One of several errors that were found in the same request, with its place.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ErrorItem {
@@ -228,7 +228,7 @@ pub struct StreamError {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StreamErrorDetail {
-    /// What kind of message.
+    /// Type of the message in `value`, as a URL whose last part is its name in protocol buffers.
     pub type_url: String,
     /// The message, in the binary form of protocol buffers.
     pub value: Bytes,
@@ -266,7 +266,7 @@ impl ErrorBody {
         self
     }
 
-    /// Adds the individual errors.
+    /// The same refusal with each of its errors listed separately in [`ErrorDetail::errors`].
     #[must_use]
     pub fn with_errors(mut self, errors: Vec<ErrorItem>) -> Self {
         self.error.errors = errors;

@@ -6,13 +6,13 @@ use utoipa::{IntoParams, ToSchema};
 use crate::page::OrderBy;
 use crate::wire::{Int64, Object, Timestamp};
 
-/// One state change.
+/// A change of an experiment, a task or another thing, as the master has recorded it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Event {
     /// Place in the order, counted from 1 without repeats.
     pub id: Int64,
-    /// When it was recorded.
+    /// When the change was committed to the database.
     pub time: Timestamp,
     /// Who or what caused it: `user:3`, `master`, `agent:a`.
     pub actor: String,
@@ -20,7 +20,7 @@ pub struct Event {
     pub subject_kind: String,
     /// Id of that thing, as text: the number of an experiment or trial, the id of an allocation.
     pub subject_id: String,
-    /// What happened: `state_changed`, `created`.
+    /// What happened, a word for programs: `created`, `state_changed`.
     pub kind: String,
     /// State before; `None` = it did not exist or has no state.
     pub from: Option<String>,
@@ -41,7 +41,7 @@ pub struct GetEventsQuery {
     pub after: i64,
     /// Events at most; 0 = 100.
     pub limit: i64,
-    /// Direction, by place.
+    /// Direction of the order: ascending gives the oldest events first.
     pub order_by: OrderBy,
     /// Only things of this kind; empty = all.
     pub subject_kind: String,

@@ -16,11 +16,11 @@ wire_enum! {
         Unspecified = 0 => "UNSPECIFIED",
         /// Wants to run. Stored, never shown: see queued, pulling, starting, running.
         Active = 1 => "ACTIVE",
-        /// Wants no slots.
+        /// It is paused: its trials ask for no slots until it is activated.
         Paused = 2 => "PAUSED",
         /// It ends because its search is over.
         StoppingCompleted = 3 => "STOPPING_COMPLETED",
-        /// Ends gracefully, canceled.
+        /// Its trials save a checkpoint and end, since it was canceled.
         StoppingCanceled = 4 => "STOPPING_CANCELED",
         /// It ends because it failed.
         StoppingError = 5 => "STOPPING_ERROR",
@@ -30,13 +30,13 @@ wire_enum! {
         Canceled = 7 => "CANCELED",
         /// Ended by a failure, such as of its search or of its trials.
         Error = 8 => "ERROR",
-        /// It is deleted.
+        /// Not sent by this master: a deleted experiment is not found any more.
         Deleted = 9 => "DELETED",
         /// Its checkpoints and rows are being deleted.
         Deleting = 10 => "DELETING",
-        /// Could not be deleted.
+        /// Deleting it failed; it can be tried again.
         DeleteFailed = 11 => "DELETE_FAILED",
-        /// Ends at once, killed.
+        /// Its containers are killed without time to save, since a user killed it.
         StoppingKilled = 12 => "STOPPING_KILLED",
         /// Active, all trials wait for slots.
         Queued = 13 => "QUEUED",
@@ -44,7 +44,7 @@ wire_enum! {
         Pulling = 14 => "PULLING",
         /// Active, the farthest trial is being started.
         Starting = 15 => "STARTING",
-        /// Active, a trial runs.
+        /// Active, and at least one of its trials runs.
         Running = 16 => "RUNNING",
     }
 }
@@ -64,22 +64,22 @@ wire_enum! {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Experiment {
-    /// Number, counted from 1.
+    /// Number of the experiment, counted from 1 over the whole cluster.
     #[schema(value_type = i64)]
     pub id: ExperimentId,
-    /// Description of the user.
+    /// What users wrote about it, plain text; empty = nothing.
     pub description: String,
-    /// Labels of the user.
+    /// Tags that users gave it.
     pub labels: Vec<String>,
     /// When it was created.
     pub start_time: Timestamp,
     /// When it ended; `None` = it has not.
     pub end_time: Option<Timestamp>,
-    /// How far it is.
+    /// State of its life cycle, refined while it is active by what its trials do.
     pub state: ExperimentState,
     /// Whether it is put away.
     pub archived: bool,
-    /// Trials so far.
+    /// Number of trials created so far, ended ones included.
     pub num_trials: i64,
     /// Its trials, in listings that give none empty.
     #[schema(value_type = Vec<i64>)]
@@ -91,13 +91,13 @@ pub struct Experiment {
     pub user_id: UserId,
     /// User name of the owner.
     pub username: String,
-    /// Pool it runs in.
+    /// Resource pool that its trials ask for slots.
     pub resource_pool: String,
-    /// Name of the searcher.
+    /// Name of the search method, such as `adaptive_asha`.
     pub searcher_type: String,
-    /// Metric of the searcher.
+    /// Validation metric that the search optimises.
     pub searcher_metric: Option<String>,
-    /// Hyperparameters of the configuration.
+    /// The `hyperparameters` section of the effective configuration: the space that is searched.
     #[schema(value_type = Option<Object>)]
     pub hyperparameters: Option<RawObject>,
     /// Name of the experiment.
@@ -112,24 +112,24 @@ pub struct Experiment {
     pub forked_from: Option<ExperimentId>,
     /// How far it is, from 0 to 1; `None` = not known.
     pub progress: Option<Float>,
-    /// Project it is in.
+    /// Number of the project that it is in.
     #[schema(value_type = i64)]
     pub project_id: ProjectId,
     /// Name of the project.
     pub project_name: String,
-    /// Workspace it is in.
+    /// Number of the workspace that its project is in.
     #[schema(value_type = i64)]
     pub workspace_id: WorkspaceId,
     /// Name of the workspace.
     pub workspace_name: String,
     /// Whether the project or workspace is put away.
     pub parent_archived: bool,
-    /// The effective configuration.
+    /// The configuration that it runs with, defaults and templates included, secrets hidden.
     #[schema(value_type = Object)]
     pub config: RawObject,
-    /// The configuration as submitted.
+    /// The configuration text as the user sent it, secrets hidden.
     pub original_config: String,
-    /// Owner of the project.
+    /// Number of the user who owns the project.
     #[schema(value_type = i64)]
     pub project_owner_id: UserId,
     /// Bytes of its stored checkpoints.
@@ -168,15 +168,15 @@ pub struct File {
     /// Tar type flag: 48 file, 53 directory.
     #[serde(rename = "type")]
     pub kind: i64,
-    /// Content; empty for directories.
+    /// Content of the file; empty for a directory.
     pub content: Bytes,
     /// Time of modification, seconds since 1970.
     pub mtime: Int64,
     /// Unix mode, file type bits included.
     pub mode: i64,
-    /// Owner on the client.
+    /// Number of the owner on the machine that sent it; not read.
     pub uid: i64,
-    /// Group on the client.
+    /// Number of the group on the machine that sent it; not read.
     pub gid: i64,
 }
 
@@ -198,7 +198,7 @@ pub struct CreateExperimentRequest {
     /// Project; 0 and 1 leave the choice to the configuration.
     #[schema(value_type = i64)]
     pub project_id: ProjectId,
-    /// Template below the configuration.
+    /// Name of a template that the configuration is laid over; `None` = none.
     pub template: Option<String>,
     /// Further templates below the configuration, each over the ones before it (an addition of ours).
     pub templates: Vec<String>,
@@ -212,7 +212,7 @@ pub struct CreateExperimentRequest {
 pub struct PutExperimentResponse {
     /// The experiment of the external id.
     pub experiment: Experiment,
-    /// Its effective configuration.
+    /// The configuration that it runs with, secrets hidden.
     #[schema(value_type = Object)]
     pub config: RawObject,
 }
@@ -223,7 +223,7 @@ pub struct PutExperimentResponse {
 pub struct CreateExperimentResponse {
     /// The new experiment.
     pub experiment: Experiment,
-    /// The effective configuration.
+    /// The configuration that it runs with, defaults and templates included, secrets hidden.
     pub config: Object,
     /// What the user should know.
     pub warnings: Vec<LaunchWarning>,
@@ -239,7 +239,7 @@ pub struct GetExperimentResponse {
     pub experiment: Experiment,
     /// Its place in the queue; `None` = it has ended.
     pub job_summary: Option<JobSummary>,
-    /// The effective configuration again.
+    /// The same as `experiment.config`, for clients that look here.
     #[schema(value_type = Object)]
     pub config: RawObject,
 }
@@ -268,15 +268,15 @@ wire_enum! {
         User = 8 => "USER",
         /// By name, as text.
         Name = 9 => "NAME",
-        /// By experiment forked from.
+        /// By number of the experiment that it was forked from.
         ForkedFrom = 10 => "FORKED_FROM",
         /// By name of the resource pool.
         ResourcePool = 11 => "RESOURCE_POOL",
         /// By number of the project.
         ProjectId = 12 => "PROJECT_ID",
-        /// By bytes of checkpoints.
+        /// By bytes of its checkpoints that are not deleted.
         CheckpointSize = 13 => "CHECKPOINT_SIZE",
-        /// By number of checkpoints.
+        /// By number of its checkpoints that are not deleted.
         CheckpointCount = 14 => "CHECKPOINT_COUNT",
         /// By the best value of the searcher's metric.
         SearcherMetricVal = 15 => "SEARCHER_METRIC_VAL",
@@ -310,7 +310,7 @@ pub struct GetExperimentsQuery {
     pub sort_by: ExperimentSortBy,
     /// Direction of the sort order.
     pub order_by: OrderBy,
-    /// Elements to skip.
+    /// Experiments to skip from the start of the sorted list.
     pub offset: i64,
     /// Elements at most; 0 = 100, −1 = all, −2 = none.
     pub limit: i64,
@@ -318,7 +318,7 @@ pub struct GetExperimentsQuery {
     pub description: String,
     /// Substring of the name, in any letter case.
     pub name: String,
-    /// All of these labels.
+    /// Only experiments that have all of these labels.
     pub labels: Vec<String>,
     /// Only those put away, or only others (which also leaves out archived projects and workspaces when no project is
     /// named).
@@ -335,10 +335,10 @@ pub struct GetExperimentsQuery {
     #[schema(value_type = i64)]
     #[param(value_type = i64)]
     pub project_id: ProjectId,
-    /// Only these ids.
+    /// Only experiments whose numbers pass this filter.
     #[param(value_type = Option<Int32FieldFilter>, style = DeepObject)]
     pub experiment_id_filter: Int32FieldFilter,
-    /// Give best trials too.
+    /// Not read; older clients send it.
     pub show_trial_data: bool,
 }
 
@@ -379,7 +379,7 @@ pub struct GetBestSearcherValidationMetricResponse {
     pub metric: Option<Float>,
 }
 
-/// One point of `GetExperimentValidationHistory`.
+/// A validation that was better than every one before it in its experiment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ValidationHistoryEntry {
@@ -396,7 +396,7 @@ pub struct ValidationHistoryEntry {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetExperimentValidationHistoryResponse {
-    /// The records, oldest first.
+    /// The validations that were best when they were reported, oldest first.
     pub validation_history: Vec<ValidationHistoryEntry>,
 }
 
@@ -404,20 +404,20 @@ pub struct GetExperimentValidationHistoryResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchExperiment {
-    /// Repeats the path.
+    /// The experiment again; the one in the path counts.
     #[schema(value_type = i64)]
     pub id: ExperimentId,
-    /// New name; not blank.
+    /// New name, which must not be blank; `None` = it stays.
     pub name: Option<String>,
     /// New description, which may be empty; `None` = it stays.
     pub description: Option<String>,
     /// New notes, Markdown, which may be empty; `None` = they stay.
     pub notes: Option<String>,
-    /// New labels, replacing all.
+    /// New labels in place of all it has; `None` = they stay.
     pub labels: Option<Vec<String>>,
     /// New resources; only while it is live.
     pub resources: Option<PatchExperimentResources>,
-    /// New checkpoint policy.
+    /// Which checkpoints are kept from now on; `None` = as before.
     pub checkpoint_storage: Option<PatchExperimentCheckpointStorage>,
 }
 
@@ -466,7 +466,7 @@ pub struct PatchExperimentResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContinueExperimentRequest {
-    /// The ended experiment.
+    /// Number of the experiment to continue, which must have ended.
     #[schema(value_type = i64)]
     pub id: ExperimentId,
     /// Changes of its configuration, YAML text.
@@ -495,13 +495,13 @@ pub struct GetModelDefResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FileNode {
-    /// Path from the top.
+    /// Path relative to the top of the model definition, parts separated by `/`.
     pub path: String,
     /// Last part of the path.
     pub name: String,
-    /// Time of modification.
+    /// When the file was last changed, as the submitting machine reported; `None` = not known.
     pub modified_time: Option<Timestamp>,
-    /// Size in bytes.
+    /// Size of the file in bytes; 0 for a directory.
     pub content_length: i64,
     /// Whether it is a directory.
     pub is_dir: bool,
@@ -524,7 +524,7 @@ pub struct GetModelDefTreeResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetModelDefFileRequest {
-    /// Repeats the path of the request.
+    /// The experiment again; the one in the path counts.
     #[schema(value_type = i64)]
     pub experiment_id: ExperimentId,
     /// Path of the file in the model definition.
@@ -543,17 +543,17 @@ pub struct GetModelDefFileResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BulkExperimentFilters {
-    /// Substring of the description.
+    /// Only experiments whose description contains this text; empty = all.
     pub description: String,
-    /// Substring of the name.
+    /// Only experiments whose name contains this text; empty = all.
     pub name: String,
-    /// All of these labels.
+    /// Only experiments that have all of these labels.
     pub labels: Vec<String>,
     /// Only those put away, or only others.
     pub archived: Option<bool>,
-    /// Only these states.
+    /// Only experiments in one of these states; empty = in any.
     pub states: Vec<ExperimentState>,
-    /// Only these owners.
+    /// Only experiments of one of these users, by number; empty = of all.
     #[schema(value_type = Vec<i64>)]
     pub user_ids: Vec<UserId>,
     /// Only this project; 0 = all.
@@ -572,9 +572,9 @@ pub struct BulkExperimentsRequest {
     /// Experiments by id; ignored when there are filters.
     #[schema(value_type = Vec<i64>)]
     pub experiment_ids: Vec<ExperimentId>,
-    /// Experiments by properties.
+    /// Act on the experiments that match these filters; `None` = on those of `experiment_ids`.
     pub filters: Option<BulkExperimentFilters>,
-    /// Repeats the path.
+    /// The project again; the one in the path counts.
     #[schema(value_type = i64)]
     pub project_id: ProjectId,
 }
@@ -583,7 +583,7 @@ pub struct BulkExperimentsRequest {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PutExperimentRetainLogsRequest {
-    /// Repeats the path.
+    /// The experiment again; the one in the path counts.
     #[schema(value_type = i64)]
     pub experiment_id: ExperimentId,
     /// Days after the end of a task, -1 to 32767; -1 = for ever. Must be given.
@@ -597,11 +597,11 @@ pub struct PutExperimentsRetainLogsRequest {
     /// Experiments by id; ignored when there are filters.
     #[schema(value_type = Vec<i64>)]
     pub experiment_ids: Vec<ExperimentId>,
-    /// Experiments by properties.
+    /// Act on the experiments that match these filters; `None` = on those of `experiment_ids`.
     pub filters: Option<BulkExperimentFilters>,
     /// Days after the end of a task, -1 to 32767; -1 = for ever. Must be given.
     pub num_days: Option<i64>,
-    /// Repeats the path.
+    /// The project again; the one in the path counts.
     #[schema(value_type = i64)]
     pub project_id: ProjectId,
 }
@@ -629,7 +629,7 @@ pub struct BulkExperimentsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MoveExperimentRequest {
-    /// Repeats the path.
+    /// The experiment again; the one in the path counts.
     #[schema(value_type = i64)]
     pub experiment_id: ExperimentId,
     /// The project that it moves to.
@@ -644,9 +644,9 @@ pub struct MoveExperimentsRequest {
     /// Experiments by id; ignored when there are filters.
     #[schema(value_type = Vec<i64>)]
     pub experiment_ids: Vec<ExperimentId>,
-    /// Experiments by properties.
+    /// Act on the experiments that match these filters; `None` = on those of `experiment_ids`.
     pub filters: Option<BulkExperimentFilters>,
-    /// Repeats the path.
+    /// The project again; the one in the path counts.
     #[schema(value_type = i64)]
     pub project_id: ProjectId,
     /// The project that they move to.

@@ -14,9 +14,9 @@ wire_enum! {
         /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Nothing of it runs.
+        /// No task of it has slots: all of it waits, or is paused.
         Queued = 1 => "QUEUED",
-        /// Something of it runs.
+        /// At least one task of it has slots.
         Scheduled = 2 => "SCHEDULED",
         /// Something of it runs in a gap.
         ScheduledBackfilled = 3 => "SCHEDULED_BACKFILLED",
@@ -74,7 +74,7 @@ pub struct Job {
     /// Id of the user who owns it.
     #[schema(value_type = i64)]
     pub user_id: UserId,
-    /// Pool it is in.
+    /// Resource pool in whose queue it is.
     pub resource_pool: String,
     /// Whether it can be stopped and resumed.
     pub is_preemptible: bool,
@@ -89,13 +89,13 @@ pub struct Job {
     pub job_id: JobId,
     /// Slots it asks for at present.
     pub requested_slots: i64,
-    /// Slots it has.
+    /// Slots that its running tasks hold now.
     pub allocated_slots: i64,
     /// Name of the experiment; of another task its name, else its kind and id.
     pub name: String,
     /// How far it is, from 0 to 1.
     pub progress: Float,
-    /// Workspace it is in.
+    /// Number of the workspace that it counts for.
     #[schema(value_type = i64)]
     pub workspace_id: WorkspaceId,
     /// Why it does not run yet (an addition of ours).
@@ -111,7 +111,7 @@ pub struct LimitedJob {
     /// Kind of the job.
     #[serde(rename = "type")]
     pub kind: JobType,
-    /// Pool it is in.
+    /// Resource pool in whose queue it is.
     pub resource_pool: String,
     /// Whether it can be stopped and resumed.
     pub is_preemptible: bool,
@@ -124,11 +124,11 @@ pub struct LimitedJob {
     pub job_id: JobId,
     /// Slots it asks for at present.
     pub requested_slots: i64,
-    /// Slots it has.
+    /// Slots that its running tasks hold now.
     pub allocated_slots: i64,
-    /// How far it is.
+    /// How far it is, from 0 to 1; `None` = not known.
     pub progress: Option<Float>,
-    /// Workspace it is in.
+    /// Number of the workspace that it counts for.
     #[schema(value_type = i64)]
     pub workspace_id: WorkspaceId,
 }
@@ -137,9 +137,9 @@ pub struct LimitedJob {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RbacJob {
-    /// All of it.
+    /// The whole job, for callers who may see it; `None` = see `limited`.
     pub full: Option<Job>,
-    /// Some of it.
+    /// What other callers may know of the job; `None` = see `full`.
     pub limited: Option<LimitedJob>,
 }
 
@@ -156,7 +156,7 @@ pub struct GetJobsQuery {
     pub resource_pool: String,
     /// Direction, by place in the queue.
     pub order_by: OrderBy,
-    /// Only these states.
+    /// Only jobs in one of these states; empty = in any.
     pub states: Vec<JobState>,
 }
 
@@ -236,10 +236,10 @@ pub struct QueueControl {
     /// Id of the job, a UUID.
     #[schema(value_type = String)]
     pub job_id: JobId,
-    /// Move before this job.
+    /// Id of the job to move it directly before; `None` = not so.
     #[schema(value_type = Option<String>)]
     pub ahead_of: Option<JobId>,
-    /// Move behind this job.
+    /// Id of the job to move it directly behind; `None` = not so.
     #[schema(value_type = Option<String>)]
     pub behind_of: Option<JobId>,
     /// Pool to move the job to; running trials save, exit and ask again there.
@@ -270,7 +270,7 @@ pub struct PoolSituation {
     pub scheduler_type: SchedulerType,
     /// Which of two priorities is served first in this pool, as text for users: `lower goes first`.
     pub priority_order: String,
-    /// Agents that take work.
+    /// Agents that are connected and take new work.
     pub agents: i64,
     /// Agents that are draining, disabled or away.
     pub agents_out_of_service: i64,
@@ -311,11 +311,11 @@ pub struct LostAgent {
     /// Id of the agent.
     #[schema(value_type = String)]
     pub agent: PlaceId,
-    /// Slots that it had.
+    /// Slots that it had when it was given up.
     pub slots: i64,
     /// When it was given up.
     pub at: Timestamp,
-    /// Why, a sentence.
+    /// Why it was given up, a sentence for users.
     pub reason: String,
 }
 
@@ -340,7 +340,7 @@ pub struct JobAhead {
     pub weight: Float,
     /// Slots it asks for, those it has included.
     pub requested_slots: i64,
-    /// Slots it has.
+    /// Slots that its running tasks hold now.
     pub allocated_slots: i64,
 }
 
@@ -362,7 +362,7 @@ pub struct SlotHolder {
     pub username: String,
     /// Its job's priority; lower is more important on agents.
     pub priority: i64,
-    /// Its job's weight.
+    /// Share of its job in a fair-share pool, above 0; of no consequence under other rules.
     pub weight: Float,
     /// Slots it holds.
     pub slots: i64,
@@ -390,7 +390,7 @@ pub struct WaitingTask {
     pub label: String,
     /// Slots it asks for; 0 = a place for a task without slots.
     pub slots: i64,
-    /// Since when it waits.
+    /// When it entered the queue.
     pub since: Timestamp,
     /// Pool that it waits in.
     pub resource_pool: String,
@@ -425,7 +425,7 @@ pub struct ExplainJobResponse {
     pub running: Vec<SlotHolder>,
     /// The jobs that are served before it, the last of them directly before it; at most a hundred.
     pub ahead: Vec<JobAhead>,
-    /// How many there are.
+    /// How many jobs are served before it, those included that `ahead` leaves out.
     pub ahead_count: i64,
     /// Others that hold slots of the pool, the largest first; at most a hundred.
     pub held_by: Vec<SlotHolder>,

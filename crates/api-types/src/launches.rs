@@ -72,7 +72,7 @@ macro_rules! launched {
             pub id: TaskId,
             /// The name that its owner gave it, or one that was generated.
             pub description: String,
-            /// How far it is.
+            /// State of the task: that of its live allocation, or terminated once it has ended.
             pub state: TaskState,
             /// When it was launched.
             pub start_time: Timestamp,
@@ -80,10 +80,10 @@ macro_rules! launched {
             pub container: Option<Container>,
             /// Name of its owner for display.
             pub display_name: String,
-            /// Number of its owner.
+            /// Number of the user who owns it.
             #[schema(value_type = i64)]
             pub user_id: UserId,
-            /// Name of its owner.
+            /// User name of the owner.
             pub username: String,
             /// Pool that it waits or runs in.
             pub resource_pool: String,
@@ -111,7 +111,7 @@ macro_rules! launched {
         pub struct $launch_request {
             /// Configuration of the task, over that of the template.
             pub config: Object,
-            /// Template below the configuration.
+            /// Name of a template that the configuration is laid over; empty = none.
             pub template_name: String,
             /// Files of the context directory.
             pub files: Vec<File>,
@@ -131,7 +131,7 @@ macro_rules! launched {
         pub struct $launch_response {
             /// The new task.
             pub $field: $object,
-            /// The effective configuration.
+            /// The configuration that it runs with, defaults and template included, secrets hidden.
             pub config: Object,
             /// What the user should know.
             pub warnings: Vec<LaunchWarning>,
@@ -145,7 +145,7 @@ macro_rules! launched {
         pub struct $get_response {
             /// The task that the path names.
             pub $field: $object,
-            /// The effective configuration.
+            /// The configuration that it runs with, defaults and template included, secrets hidden.
             pub config: Object,
         }
 
@@ -221,7 +221,7 @@ launched! {
         /// Experiments to show, with their trials.
         #[schema(value_type = Vec<i64>)]
         experiment_ids: Vec<ExperimentId>,
-        /// Trials to show.
+        /// Single trials to show, by number.
         #[schema(value_type = Vec<i64>)]
         trial_ids: Vec<TrialId>,
         /// Experiments to show as well: those that match. `projectId` must be given.

@@ -27,9 +27,9 @@ wire_enum! {
         Info = 3 => "INFO",
         /// Degraded operation: it goes on, but something should be looked at.
         Warning = 4 => "WARNING",
-        /// An operation failed.
+        /// An operation failed; the program goes on.
         Error = 5 => "ERROR",
-        /// Failed for good.
+        /// A failure after which the program cannot go on.
         Critical = 6 => "CRITICAL",
     }
 }
@@ -49,7 +49,7 @@ pub struct TaskLog {
     /// The agent that the container ran on.
     #[schema(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
-    /// In which container.
+    /// Id of the container that wrote it; `None` = not given.
     #[schema(value_type = Option<String>)]
     pub container_id: Option<ContainerId>,
     /// By which process of a distributed task, from 0.
@@ -62,7 +62,7 @@ pub struct TaskLog {
     pub log: String,
     /// Which program wrote it: `task`, `master`, `agent`.
     pub source: Option<String>,
-    /// `stdout` or `stderr`.
+    /// Stream that it was written to: `stdout` or `stderr`; `None` = not known.
     pub stdtype: Option<String>,
 }
 
@@ -88,7 +88,7 @@ pub struct SpoolOutage {
     pub since: Timestamp,
     /// When it was over, or was not waited for any longer.
     pub until: Timestamp,
-    /// Lines that are missing.
+    /// How many log lines were lost in that time.
     pub lost: u64,
     /// The error of the disk.
     pub cause: String,
@@ -119,7 +119,7 @@ pub struct UnmanagedLog {
     /// The agent that the container ran on.
     #[schema(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
-    /// In which container.
+    /// Id of the container that wrote it; `None` = not given.
     #[schema(value_type = Option<String>)]
     pub container_id: Option<ContainerId>,
     /// Rank, as it should be named.
@@ -128,13 +128,13 @@ pub struct UnmanagedLog {
     pub rank: Option<i64>,
     /// The client sends one start-up time for all records of a run.
     pub timestamp: Option<Timestamp>,
-    /// Severity of the line.
+    /// Severity of the line; `None` = it has none.
     pub level: Option<LogLevel>,
     /// Text of the line.
     pub log: String,
-    /// Which program wrote it.
+    /// Program that wrote it, such as `task`; `None` = not given.
     pub source: Option<String>,
-    /// `stdout` or `stderr`.
+    /// Stream that it was written to: `stdout` or `stderr`; `None` = not known.
     pub stdtype: Option<String>,
 }
 
@@ -151,27 +151,27 @@ pub struct LogsQuery {
     #[schema(value_type = Vec<String>)]
     #[param(value_type = Vec<String>)]
     pub allocation_ids: Vec<AllocationId>,
-    /// Only these agents.
+    /// Only records from these agents; empty = from all.
     #[schema(value_type = Vec<String>)]
     #[param(value_type = Vec<String>)]
     pub agent_ids: Vec<AgentId>,
-    /// Only these containers.
+    /// Only records from these containers; empty = from all.
     #[schema(value_type = Vec<String>)]
     #[param(value_type = Vec<String>)]
     pub container_ids: Vec<ContainerId>,
     /// Only these ranks; −1 = records without one.
     pub rank_ids: Vec<i64>,
-    /// Only these severities.
+    /// Only records of exactly these severities; empty = of all.
     pub levels: Vec<LogLevel>,
-    /// Only these streams.
+    /// Only records of these streams, `stdout` or `stderr`; empty = of all.
     pub stdtypes: Vec<String>,
-    /// Only these programs.
+    /// Only records that these programs wrote, such as `task`; empty = of all.
     pub sources: Vec<String>,
     /// Only records up to this time, itself included.
     pub timestamp_before: Option<Timestamp>,
     /// Only records after this time, itself excluded.
     pub timestamp_after: Option<Timestamp>,
-    /// Direction, by arrival.
+    /// Direction of the order in which records arrived; ascending gives the oldest first.
     pub order_by: OrderBy,
     /// Only records with this text, in any letter case.
     pub search_text: String,
@@ -188,13 +188,13 @@ pub struct TaskLogsResponse {
     /// Id of the task.
     #[schema(value_type = String)]
     pub task_id: TaskId,
-    /// When it was printed.
+    /// When it was printed, as its sender reported, else when it arrived.
     pub timestamp: Timestamp,
     /// The line as clients print it, line feed included.
     pub message: String,
     /// Severity of the line.
     pub level: LogLevel,
-    /// The text alone.
+    /// Text of the line without what `message` adds to it.
     pub log: String,
     /// Id of the allocation: the task and the number of the attempt, `TASK.N`; `None` = not given.
     #[schema(value_type = Option<String>)]
@@ -202,14 +202,14 @@ pub struct TaskLogsResponse {
     /// The agent that the container ran on.
     #[schema(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
-    /// In which container.
+    /// Id of the container that wrote it; `None` = not known.
     #[schema(value_type = Option<String>)]
     pub container_id: Option<ContainerId>,
-    /// By which process.
+    /// Rank of the process that wrote it in a distributed task, from 0; `None` = not known.
     pub rank_id: Option<i64>,
-    /// Which program wrote it.
+    /// Program that wrote it: `task`, `master`, `agent`; `None` = not known.
     pub source: Option<String>,
-    /// `stdout` or `stderr`.
+    /// Stream that it was written to: `stdout` or `stderr`; `None` = not known.
     pub stdtype: Option<String>,
 }
 
@@ -222,7 +222,7 @@ pub struct TrialLogsResponse {
     /// Number of the trial.
     #[schema(value_type = i64)]
     pub trial_id: TrialId,
-    /// When it was printed.
+    /// When it was printed, as its sender reported, else when it arrived.
     pub timestamp: Timestamp,
     /// The line as clients print it, line feed included.
     pub message: String,
@@ -231,16 +231,16 @@ pub struct TrialLogsResponse {
     /// The agent that the container ran on.
     #[schema(value_type = Option<String>)]
     pub agent_id: Option<AgentId>,
-    /// In which container.
+    /// Id of the container that wrote it; `None` = not known.
     #[schema(value_type = Option<String>)]
     pub container_id: Option<ContainerId>,
-    /// By which process.
+    /// Rank of the process that wrote it in a distributed task, from 0; `None` = not known.
     pub rank_id: Option<i64>,
-    /// The text alone.
+    /// Text of the line without what `message` adds to it.
     pub log: Option<String>,
-    /// Which program wrote it.
+    /// Program that wrote it: `task`, `master`, `agent`; `None` = not known.
     pub source: Option<String>,
-    /// `stdout` or `stderr`.
+    /// Stream that it was written to: `stdout` or `stderr`; `None` = not known.
     pub stdtype: Option<String>,
 }
 
@@ -301,7 +301,7 @@ pub struct MasterLogsQuery {
     pub offset: i64,
     /// Records at most; 0 = all.
     pub limit: i64,
-    /// Keep the stream open.
+    /// Keep the stream open and send further records as they are written.
     pub follow: bool,
     /// Only records that concern this trial, its experiment or its tasks; 0 = all. An addition of ours.
     #[schema(value_type = i64)]

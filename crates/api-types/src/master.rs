@@ -19,12 +19,12 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Health of a part.
+    /// Whether a part of the master works.
     pub enum HealthStatus("") {
         /// The part answers and does its work.
         #[default]
         Up = 0 => "up",
-        /// It does not.
+        /// The part does not answer, or does not do its work.
         Down = 1 => "down",
     }
 }
@@ -54,7 +54,7 @@ pub struct GetMasterResponse {
     pub rbac_enabled: bool,
     /// Cloud offering of the old product that this is; always `PRODUCT_UNSPECIFIED`.
     pub product: Product,
-    /// Switches of user interfaces.
+    /// Switches of user interfaces that the master's configuration names; a leading `-` turns one off.
     pub feature_switches: Vec<String>,
     /// Whether users are managed here.
     pub user_management_enabled: bool,
@@ -64,7 +64,7 @@ pub struct GetMasterResponse {
     pub cluster_message: Option<ClusterMessage>,
     /// Whether a custom logo is configured.
     pub has_custom_logo: bool,
-    /// External identity providers.
+    /// External identity providers that users can log in with.
     pub sso_providers: Vec<SsoProvider>,
 }
 
@@ -74,11 +74,11 @@ pub struct GetMasterResponse {
 pub struct ClusterMessage {
     /// Text of the message, for all users.
     pub message: String,
-    /// Shown from then on.
+    /// From when on the message is shown.
     pub start_time: Timestamp,
     /// Shown until then; `None` = until removed.
     pub end_time: Option<Timestamp>,
-    /// When it was written.
+    /// When the message was written; `None` = not known.
     pub created_time: Option<Timestamp>,
 }
 
@@ -88,9 +88,9 @@ pub struct ClusterMessage {
 pub struct SsoProvider {
     /// Name of the provider, as users read it.
     pub name: String,
-    /// Where its login begins.
+    /// Address at which a login with this provider begins.
     pub sso_url: String,
-    /// `OIDC` or `SAML`.
+    /// Protocol of the provider: `OIDC` or `SAML`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Whether user interfaces go there without asking.
@@ -119,7 +119,7 @@ pub struct GetMasterConfigResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchMasterConfigRequest {
-    /// The new values.
+    /// The new values of the fields that `field_mask` names.
     pub config: PatchedConfig,
     /// Which of them count; without any path all do.
     pub field_mask: FieldMask,
@@ -129,7 +129,7 @@ pub struct PatchMasterConfigRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct FieldMask {
-    /// Their names with dots.
+    /// Paths of the fields, names separated by dots: `log.level`; empty = all.
     pub paths: Vec<String>,
 }
 
@@ -137,7 +137,7 @@ pub struct FieldMask {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchedConfig {
-    /// Log of the master.
+    /// Settings of the master's own log.
     pub log: PatchedLog,
 }
 
@@ -165,7 +165,7 @@ pub struct GetMasterConfigOriginsResponse {
 pub struct ConfigOrigin {
     /// The key, `resource_pools[0].pool_name`.
     pub path: String,
-    /// Its value, secrets masked.
+    /// The value that is in force, secrets masked.
     pub value: Value,
     /// `document` (a file), `variable`, `flag` or `default`.
     pub layer: String,
@@ -181,7 +181,7 @@ pub struct GetMasterMemoryResponse {
     pub resident_bytes: i64,
     /// Most bytes of the process that were in memory since it started; 0 = unknown.
     pub peak_resident_bytes: i64,
-    /// Threads of the process.
+    /// Number of threads of the master's process; 0 = unknown.
     pub threads: i64,
     /// Memory limits and use of requests, responses and streams.
     pub budgets: Vec<MemoryBudget>,
@@ -193,7 +193,7 @@ pub struct GetMasterMemoryResponse {
 pub struct MemoryBudget {
     /// Its name, as in `docs/memory.md`.
     pub name: String,
-    /// Bytes in use now.
+    /// Bytes of the budget that requests hold now.
     pub used_bytes: i64,
     /// Most bytes that were in use at once since the master started.
     pub peak_bytes: i64,
@@ -247,11 +247,11 @@ pub struct Info {
     pub version: String,
     /// Identity of this master process.
     pub master_id: String,
-    /// Identity of the cluster.
+    /// Identity of the cluster, as old as its store.
     pub cluster_id: String,
-    /// Name of the cluster.
+    /// Name of the cluster, as the master's configuration gives it; empty = none.
     pub cluster_name: String,
-    /// Whether usage is reported.
+    /// Whether usage is reported to anyone, in the form that older clients read.
     pub telemetry: InfoTelemetry,
     /// External identity providers; `None` without any.
     pub sso_providers: Option<Vec<InfoSsoProvider>>,
@@ -271,9 +271,9 @@ pub struct InfoTelemetry {
 pub struct InfoSsoProvider {
     /// Name of the provider, as users read it.
     pub name: String,
-    /// Where its login begins.
+    /// Address at which a login with this provider begins.
     pub sso_url: String,
-    /// `OIDC` or `SAML`.
+    /// Protocol of the provider: `OIDC` or `SAML`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Whether user interfaces go there without asking.
@@ -288,7 +288,7 @@ pub struct HealthCheck {
     pub status: HealthStatus,
     /// The connection to the database.
     pub database: HealthStatus,
-    /// Each resource manager.
+    /// Health of each resource manager.
     pub resource_managers: Vec<ResourceManagerHealth>,
     /// Each work that goes on by itself, such as scheduling.
     pub background: Vec<BackgroundHealth>,

@@ -10,7 +10,7 @@ use crate::wire::{Object, RawList, RawObject, Timestamp};
 
 pub use incoming::{IncomingReport, read_report};
 
-/// A set of metrics.
+/// The values of one report, over the whole of it and, where known, of each batch.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metrics {
@@ -58,7 +58,7 @@ pub struct ReportTrialMetricsRequest {
 #[serde(rename_all = "camelCase", default)]
 #[into_params(parameter_in = Query)]
 pub struct GetTrialMetricsQuery {
-    /// Trials to read.
+    /// Numbers of the trials whose reports to give.
     #[schema(value_type = Vec<i64>)]
     #[param(value_type = Vec<i64>)]
     pub trial_ids: Vec<TrialId>,
@@ -69,7 +69,7 @@ pub struct GetTrialMetricsQuery {
 #[serde(rename_all = "camelCase", default)]
 #[into_params(parameter_in = Query)]
 pub struct GetMetricsQuery {
-    /// Trials to read.
+    /// Numbers of the trials whose reports to give.
     #[schema(value_type = Vec<i64>)]
     #[param(value_type = Vec<i64>)]
     pub trial_ids: Vec<TrialId>,
@@ -84,18 +84,18 @@ pub struct MetricsReport {
     /// Number of the trial.
     #[schema(value_type = i64)]
     pub trial_id: TrialId,
-    /// When it was measured.
+    /// When it was measured, as the trial reported, else when it arrived.
     pub end_time: Timestamp,
     /// The stored document: `validation_metrics` for the validation group, `avg_metrics` and `batch_metrics` for every
     /// other.
     pub metrics: RawObject,
-    /// Step of the report.
+    /// Batches, or what else the trial counts, that were done when it was measured.
     pub total_batches: i64,
     /// Whether a newer run has replaced it.
     pub archived: bool,
-    /// Number of the report.
+    /// Number of the report, for telling it from others of the same stream.
     pub id: i64,
-    /// Run that reported it.
+    /// Number of the run of the trial that reported it, from 1.
     #[schema(value_type = i64)]
     pub trial_run_id: RunId,
     /// Metric group of the report: `training`, `validation` or one that its task named.

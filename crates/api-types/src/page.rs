@@ -23,9 +23,9 @@ wire_enum! {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pagination {
-    /// The offset asked for.
+    /// Elements to skip that the request asked for, as it gave them; negative counts from the end.
     pub offset: i64,
-    /// The limit asked for.
+    /// Most elements of a page that the request asked for, as it gave them.
     pub limit: i64,
     /// Index of the first element on this page.
     pub start_index: i64,
@@ -57,7 +57,7 @@ pub struct Failure {
 pub struct WaitReason {
     /// Stable code for programs: `not_enough_free_slots`, `paused`; `docs/queue.md` lists all.
     pub kind: String,
-    /// One sentence for users.
+    /// The reason in one sentence for users.
     pub message: String,
     /// Since when this has been the reason.
     pub since: Option<Timestamp>,
@@ -65,7 +65,7 @@ pub struct WaitReason {
     pub details: Object,
 }
 
-/// The empty response.
+/// The answer of operations that return nothing: `{}`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Empty {}

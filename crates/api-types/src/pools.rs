@@ -73,18 +73,18 @@ wire_enum! {
 pub struct ResourcePool {
     /// Name of the pool, unique over the cluster.
     pub name: String,
-    /// Description of the administrators.
+    /// What administrators wrote about the pool; empty = nothing.
     pub description: String,
     /// Where its machines come from.
     #[serde(rename = "type")]
     pub kind: ResourcePoolType,
-    /// Agents at present.
+    /// Number of agents (of nodes in Kubernetes) that are connected.
     pub num_agents: i64,
-    /// Slots at present.
+    /// Number of slots of these agents, in use or free.
     pub slots_available: i64,
-    /// Slots in use.
+    /// Number of slots that containers hold.
     pub slots_used: i64,
-    /// Kind of its slots.
+    /// Kind of device that its slots are; unspecified = it has none at present.
     pub slot_type: DeviceType,
     /// The most containers without slots.
     pub aux_container_capacity: i64,
@@ -96,9 +96,9 @@ pub struct ResourcePool {
     pub default_aux_pool: bool,
     /// Whether its cloud machines can be taken away.
     pub preemptible: bool,
-    /// Fewest cloud machines.
+    /// Fewest cloud machines; always 0, since this master has no cloud pools.
     pub min_agents: i64,
-    /// Most cloud machines.
+    /// Most cloud machines; always 0, since this master has no cloud pools.
     pub max_agents: i64,
     /// Slots of each cloud machine.
     pub slots_per_agent: i64,
@@ -108,9 +108,9 @@ pub struct ResourcePool {
     pub scheduler_type: SchedulerType,
     /// Which of two priorities is served first in it, as text for users: `lower goes first` (an addition of ours).
     pub priority_order: String,
-    /// Which agent is taken.
+    /// Which of several agents that fit gets a task: the fullest or the emptiest.
     pub scheduler_fitting_policy: FittingPolicy,
-    /// Location of its machines.
+    /// Where its machines are; always `on-prem`, since this master has no cloud pools.
     pub location: String,
     /// Image of its cloud machines.
     pub image_id: String,
@@ -140,7 +140,7 @@ pub struct ResourcePool {
     pub details: ResourcePoolDetail,
     /// Product name of its accelerators.
     pub accelerator: String,
-    /// Counts over its queue.
+    /// How many jobs of its queue run and wait.
     pub stats: Option<QueueStats>,
     /// Name of its resource manager.
     pub cluster_name: String,
@@ -154,7 +154,7 @@ pub struct ResourcePool {
 pub struct ResourcePoolDetail {
     /// For machines of Amazon EC2; always `None`, since this master has no such pools.
     pub aws: Option<ResourcePoolAwsDetail>,
-    /// Google Compute Engine.
+    /// For machines of Google Compute Engine; always `None`, since this master has no such pools.
     pub gcp: Option<ResourcePoolGcpDetail>,
     /// For a pool that is served by priority; `None` = by another rule.
     pub priority_scheduler: Option<ResourcePoolPrioritySchedulerDetail>,
@@ -204,7 +204,7 @@ pub struct ResourcePoolAwsDetail {
     pub log_stream: Option<String>,
     /// Whether spot machines are used.
     pub spot_enabled: bool,
-    /// Highest price for them.
+    /// Highest price in US dollars for an hour of a spot machine; `None` = the on-demand price.
     pub spot_max_price: Option<String>,
     /// Tags that machines get in addition to ours.
     pub custom_tags: Vec<AwsCustomTag>,
@@ -214,9 +214,9 @@ pub struct ResourcePoolAwsDetail {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcePoolGcpDetail {
-    /// Google Cloud project.
+    /// Id of the Google Cloud project of the machines.
     pub project: String,
-    /// Google Cloud zone.
+    /// Google Cloud zone of the machines, such as `us-west1-b`.
     pub zone: String,
     /// Size of the boot disk in GB.
     pub boot_disk_size: i64,
@@ -244,7 +244,7 @@ pub struct ResourcePoolGcpDetail {
     pub machine_type: String,
     /// Compute Engine type of their GPUs, such as `nvidia-tesla-t4`.
     pub gpu_type: String,
-    /// GPUs of each machine.
+    /// Number of GPUs of each machine.
     pub gpu_num: i64,
     /// Whether machines can be taken away.
     pub preemptible: bool,
@@ -260,7 +260,7 @@ pub struct ResourcePoolPrioritySchedulerDetail {
     pub preemption: bool,
     /// Priority of those who ask for none.
     pub default_priority: i64,
-    /// Priority classes of Kubernetes.
+    /// Priority classes of Kubernetes; always empty, since this master makes no use of them.
     pub k8_priorities: Vec<K8PriorityClass>,
 }
 

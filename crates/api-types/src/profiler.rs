@@ -22,14 +22,14 @@ pub struct ReportSystemMetricsRequest {
     pub reports: Vec<SystemMetricsReport>,
 }
 
-/// Averages over some seconds.
+/// What a supervisor measured on its machine, as averages over some seconds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SystemMetricsReport {
     /// Identity of the report within the run, so that a repeated one is not a second point.
     #[schema(value_type = String)]
     pub report_id: ReportId,
-    /// When it was made.
+    /// When the seconds that it is an average of were over.
     pub time: Timestamp,
     /// Values by name, or by label and name, for each of the groups `gpu`, `cpu`, `memory`, `disk` and `network`.
     pub groups: Object,
@@ -85,7 +85,7 @@ pub struct GetTaskSystemMetricsResponse {
 pub struct TaskSystemMetrics {
     /// One of `gpu`, `cpu`, `memory`, `disk` and `network`.
     pub group: String,
-    /// When it was made.
+    /// When the seconds that it is an average of were over.
     pub time: Timestamp,
     /// Id of the container.
     #[schema(value_type = String)]
@@ -95,7 +95,7 @@ pub struct TaskSystemMetrics {
 }
 
 wire_enum! {
-    /// Kind of a series.
+    /// What a series of readings is about.
     pub enum ProfilerMetricType("PROFILER_METRIC_TYPE_") {
         /// In a query: any.
         #[default]
@@ -115,7 +115,7 @@ wire_enum! {
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrialProfilerMetricLabels {
-    /// Number of the trial.
+    /// Number of the trial that was measured.
     #[schema(value_type = i64)]
     pub trial_id: TrialId,
     /// Name of the metric, such as `gpu_util`.
@@ -125,7 +125,7 @@ pub struct TrialProfilerMetricLabels {
     pub agent_id: AgentId,
     /// UUID of the GPU, for metrics of GPUs; path of the file system, for `disk_util`; else empty.
     pub gpu_uuid: String,
-    /// Kind of the metric.
+    /// What the series is about: the machine, the time of steps, or other things.
     pub metric_type: ProfilerMetricType,
 }
 
@@ -137,7 +137,7 @@ pub struct TrialProfilerMetricsBatch {
     pub values: Vec<Float>,
     /// Batch that was trained when each was measured; 0 where it was not reported.
     pub batches: Vec<i64>,
-    /// When each was measured.
+    /// Time of each reading.
     pub timestamps: Vec<Timestamp>,
     /// What the series measures, and where.
     pub labels: TrialProfilerMetricLabels,

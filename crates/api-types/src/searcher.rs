@@ -9,9 +9,9 @@ use crate::wire::Object;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PreviewHpSearchRequest {
-    /// The experiment's configuration.
+    /// Configuration of an experiment whose search to preview; an entrypoint is not needed.
     pub config: Object,
-    /// Seed of the simulation.
+    /// Seed of the search's random choices; the same seed gives the same preview.
     pub seed: i64,
 }
 
@@ -27,7 +27,7 @@ pub struct SearchUnit {
     pub max_length: bool,
 }
 
-/// Trials of one shape.
+/// Trials of a search that train equally long.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrialSummary {
@@ -41,9 +41,9 @@ pub struct TrialSummary {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SearchSummary {
-    /// The searcher's configuration.
+    /// The effective `searcher` section of the configuration.
     pub config: Object,
-    /// Trials by shape.
+    /// How many trials would train for how long, an entry for each length.
     pub trials: Vec<TrialSummary>,
 }
 

@@ -42,9 +42,9 @@ wire_enum! {
         Unspecified = 0 => "UNSPECIFIED",
         /// An image is being pulled.
         Pulling = 1 => "PULLING",
-        /// Containers are being started.
+        /// Its containers are being created and started.
         Starting = 2 => "STARTING",
-        /// Its containers run.
+        /// All of its containers run.
         Running = 3 => "RUNNING",
         /// It has ended.
         Terminated = 4 => "TERMINATED",
@@ -63,19 +63,19 @@ wire_enum! {
         /// Not given: the value of an absent field.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
-        /// Wants to run.
+        /// It runs, or waits for slots to run.
         Active = 1 => "ACTIVE",
-        /// Ended by request.
+        /// Ended before its time, because a user killed it.
         Canceled = 2 => "CANCELED",
         /// Ended by itself, with exit code 0.
         Completed = 3 => "COMPLETED",
         /// Ended by a failure of its code or its container.
         Error = 4 => "ERROR",
-        /// Wants no slots.
+        /// A user holds it: it asks for no slots until it is resumed.
         Paused = 5 => "PAUSED",
         /// Gives its slots back, to be paused.
         StoppingPaused = 6 => "STOPPING_PAUSED",
-        /// Ends by request.
+        /// Its containers are being ended, because a user killed it.
         StoppingCanceled = 7 => "STOPPING_CANCELED",
         /// Ends by itself. Not sent by this master.
         StoppingCompleted = 8 => "STOPPING_COMPLETED",
@@ -163,7 +163,7 @@ pub struct GetTasksQuery {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetTasksResponse {
-    /// Summaries by allocation id.
+    /// What is known of each live allocation, by its id.
     #[schema(value_type = BTreeMap<String, AllocationSummary>)]
     pub allocation_id_to_summary: BTreeMap<AllocationId, AllocationSummary>,
     /// Generic tasks that are paused: they have no live allocation (an addition of ours).
@@ -189,9 +189,9 @@ pub struct AllocationSummary {
     pub name: String,
     /// When it entered the queue.
     pub registered_time: Option<Timestamp>,
-    /// Pool it is in.
+    /// Resource pool that it waits or runs in.
     pub resource_pool: String,
-    /// Slots it needs.
+    /// Slots that it asks for or has; 0 = it runs without slots.
     pub slots_needed: i64,
     /// How far it is, as answers about its task have it (an addition of ours).
     pub state: TaskState,
@@ -199,7 +199,7 @@ pub struct AllocationSummary {
     pub is_stopping: bool,
     /// Its containers; none while it waits.
     pub resources: Vec<ResourcesSummary>,
-    /// Scheduler of the pool.
+    /// How its pool serves the queue, such as `priority`.
     pub scheduler_type: String,
     /// Position in the queue's priorities; `None` = the pool does not use priorities.
     pub priority: Option<i64>,
@@ -221,7 +221,7 @@ pub struct AllocationSummary {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcesSummary {
-    /// Its resource id.
+    /// Id of the container, under the name that calls of allocations use.
     #[schema(value_type = String)]
     pub resources_id: ContainerId,
     /// What runs it: `docker-container` or `process` on an agent, `k8s-job` in a Kubernetes cluster.
@@ -229,10 +229,10 @@ pub struct ResourcesSummary {
     /// Id of the allocation: the task and the number of the attempt, `TASK.N`.
     #[schema(value_type = String)]
     pub allocation_id: AllocationId,
-    /// Devices by agent.
+    /// Devices that the container has, by the id of the agent they are on.
     #[schema(value_type = BTreeMap<String, ResourcesSummaryDevices>)]
     pub agent_devices: BTreeMap<PlaceId, ResourcesSummaryDevices>,
-    /// Its container id.
+    /// Id of the container again, the same as `resources_id`.
     #[schema(value_type = Option<String>)]
     pub container_id: Option<ContainerId>,
     /// Set once it has started.
@@ -267,9 +267,9 @@ pub struct Address {
     pub container_ip: String,
     /// Port that the program listens on inside the container.
     pub container_port: i64,
-    /// Address on the host.
+    /// Address of the machine that the port is reached at from outside.
     pub host_ip: String,
-    /// Port on the host.
+    /// Port at that address.
     pub host_port: i64,
 }
 
@@ -314,7 +314,7 @@ wire_enum! {
 pub struct ResourcesFailure {
     /// Kind of the failure.
     pub failure_type: FailureType,
-    /// Message for users.
+    /// What went wrong, a sentence for users.
     pub err_msg: String,
     /// Exit code, if it ran.
     pub exit_code: Option<i64>,
@@ -330,7 +330,7 @@ pub struct ProxyPortConfig {
     pub port: i64,
     /// Raw TCP instead of HTTP.
     pub proxy_tcp: bool,
-    /// Reachable without a token.
+    /// Whether anyone can connect, without a token of the master.
     pub unauthenticated: bool,
 }
 

@@ -74,7 +74,7 @@ pub struct TemplateResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchTemplateNameRequest {
-    /// Its name so far.
+    /// Name that the template has now.
     pub old_name: String,
     /// Its name from now on.
     pub new_name: String,

@@ -20,11 +20,11 @@ wire_enum! {
         Unspecified = 0 => "UNSPECIFIED",
         /// Wants to run. Stored, never shown: see queued, pulling, starting, running.
         Active = 1 => "ACTIVE",
-        /// Wants no slots.
+        /// Its experiment is paused: it asks for no slots until that is activated.
         Paused = 2 => "PAUSED",
-        /// Ends gracefully, canceled.
+        /// It saves a checkpoint and ends, since its experiment was canceled.
         StoppingCanceled = 3 => "STOPPING_CANCELED",
-        /// Ends at once, killed.
+        /// Its containers are killed without time to save, since a user killed it.
         StoppingKilled = 4 => "STOPPING_KILLED",
         /// It ends because its search is done with it, or its code asked for it.
         StoppingCompleted = 5 => "STOPPING_COMPLETED",
@@ -61,11 +61,11 @@ pub struct Trial {
     pub start_time: Timestamp,
     /// When it ended; `None` = it has not.
     pub end_time: Option<Timestamp>,
-    /// How far it is.
+    /// State of its life cycle, refined while it is active by what its containers do.
     pub state: TrialState,
     /// Restarts after failures, at most the configured number.
     pub restarts: i64,
-    /// Hyperparameters of the trial.
+    /// The values of the hyperparameters that it trains with, by name.
     pub hparams: Object,
     /// Highest step reported by its current run.
     pub total_batches_processed: i64,
@@ -79,7 +79,7 @@ pub struct Trial {
     pub runner_state: String,
     /// Seconds from start to end or now.
     pub wall_clock_time: Float,
-    /// Checkpoint it started from.
+    /// UUID of the checkpoint that it began from; empty = from scratch.
     #[schema(value_type = String)]
     pub warm_start_checkpoint_uuid: CheckpointId,
     /// Its first task; `None` = it has none yet.
@@ -98,7 +98,7 @@ pub struct Trial {
     pub searcher_metric_value: Option<Float>,
     /// Days its logs are kept after the end of a task; −1 = for ever, `None` = the cluster's default.
     pub log_retention_days: Option<i64>,
-    /// Metadata of the user.
+    /// What users or the training code noted about it, by name.
     pub metadata: Option<Object>,
     /// Name of the log policy that matched.
     pub log_policy_matched: Option<String>,
@@ -114,7 +114,7 @@ pub struct Trial {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PutTrialRetainLogsRequest {
-    /// Repeats the path.
+    /// The trial again; the one in the path counts.
     #[schema(value_type = Option<i64>)]
     pub trial_id: Option<TrialId>,
     /// Days after the end of a task, -1 to 32767; -1 = for ever. Must be given.
@@ -133,13 +133,13 @@ pub struct GetTrialRemainingLogRetentionDaysResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MetricsWorkload {
-    /// When it was reported.
+    /// When it was measured, as the trial reported, else when it arrived.
     pub end_time: Option<Timestamp>,
     /// The values, by name of the metric.
     pub metrics: Metrics,
     /// Inputs it was measured over; 0 when not known.
     pub num_inputs: i64,
-    /// Step of the report.
+    /// Batches, or what else the trial counts, that were done when it was measured.
     pub total_batches: i64,
 }
 
@@ -150,15 +150,15 @@ pub struct CheckpointWorkload {
     /// The checkpoint; empty while it is not stored.
     #[schema(value_type = String)]
     pub uuid: CheckpointId,
-    /// When it was reported.
+    /// When the checkpoint was reported; `None` = not known.
     pub end_time: Option<Timestamp>,
     /// Whether its files exist: all, some or none of them.
     pub state: CheckpointState,
     /// Size in bytes of each file.
     pub resources: BTreeMap<String, Int64>,
-    /// Step of the checkpoint.
+    /// `steps_completed` of the checkpoint: batches that were done when it was written.
     pub total_batches: i64,
-    /// The user's metadata.
+    /// The checkpoint's metadata, `steps_completed` included.
     pub metadata: Object,
 }
 
@@ -166,7 +166,7 @@ pub struct CheckpointWorkload {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkloadContainer {
-    /// A stretch of training.
+    /// Metrics of a stretch of training, or of any group besides `validation`.
     pub training: Option<MetricsWorkload>,
     /// Metrics of one validation.
     pub validation: Option<MetricsWorkload>,
@@ -198,9 +198,9 @@ wire_enum! {
         Duration = 8 => "DURATION",
         /// By number of failures that counted against the restart limit.
         Restarts = 9 => "RESTARTS",
-        /// By bytes of checkpoints.
+        /// By bytes of its checkpoints that are not deleted.
         CheckpointSize = 10 => "CHECKPOINT_SIZE",
-        /// By log retention.
+        /// By days that its logs are kept; trials that follow the cluster's setting last.
         LogRetentionDays = 11 => "LOG_RETENTION_DAYS",
     }
 }
@@ -214,7 +214,7 @@ pub struct GetExperimentTrialsQuery {
     pub sort_by: TrialSortBy,
     /// Direction of the sort order.
     pub order_by: OrderBy,
-    /// Elements to skip.
+    /// Trials to skip from the start of the sorted list.
     pub offset: i64,
     /// Elements at most; 0 = 100, −1 = all, −2 = none.
     pub limit: i64,
@@ -243,7 +243,7 @@ pub struct GetTrialResponse {
 wire_enum! {
     /// Which entries of a trial's history to give.
     pub enum WorkloadFilter("FILTER_OPTION_") {
-        /// Workloads of every kind.
+        /// Entries of every kind.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// Only checkpoints, whether or not their files exist.
@@ -265,7 +265,7 @@ wire_enum! {
         Training = 1 => "TRAINING",
         /// Metrics of the group `validation`.
         Validation = 2 => "VALIDATION",
-        /// Metrics of the profiler.
+        /// Metrics of the profiler; histories give none of them.
         Profiling = 3 => "PROFILING",
     }
 }
@@ -277,7 +277,7 @@ wire_enum! {
 pub struct GetTrialWorkloadsQuery {
     /// Direction of the sort order; sorted by step unless `sort_key` is given.
     pub order_by: OrderBy,
-    /// Entries to skip.
+    /// Entries to skip from the start of the sorted list.
     pub offset: i64,
     /// Entries at most; 0 = all.
     pub limit: i64,
@@ -324,7 +324,7 @@ pub struct CompareTrialsQuery {
     pub end_batches: i64,
     /// Kind of metrics (older than `group`).
     pub metric_type: MetricType,
-    /// Group of metrics.
+    /// Group that `metric_names` are in; empty = the one that `metric_type` names.
     pub group: String,
     /// Metrics as `group.name`, in addition to or instead of `metric_names`.
     pub metric_ids: Vec<String>,
@@ -334,9 +334,9 @@ pub struct CompareTrialsQuery {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DataPoint {
-    /// Step of the report.
+    /// Batches, or what else the trial counts, that were done when it was measured.
     pub batches: i64,
-    /// Values by metric.
+    /// Values at this step, by name of the metric.
     pub values: Option<Object>,
     /// When it was measured.
     pub time: Timestamp,
@@ -348,12 +348,12 @@ pub struct DataPoint {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DownsampledMetrics {
-    /// In order of steps.
+    /// The points, ascending by step.
     pub data: Vec<DataPoint>,
     /// Kind of metrics (older than `group`).
     #[serde(rename = "type")]
     pub kind: MetricType,
-    /// Group of metrics.
+    /// Group that the metrics are in: `training`, `validation` or one of the user's own.
     pub group: String,
 }
 
@@ -363,7 +363,7 @@ pub struct DownsampledMetrics {
 pub struct ComparableTrial {
     /// The trial as it is now.
     pub trial: Trial,
-    /// One for each group.
+    /// The series that were asked for, one entry for each group.
     pub metrics: Vec<DownsampledMetrics>,
 }
 
@@ -379,7 +379,7 @@ pub struct CompareTrialsResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReportTrialProgressRequest {
-    /// Repeats the path.
+    /// The trial again; the one in the path counts.
     #[schema(value_type = i64)]
     pub trial_id: TrialId,
     /// How far the trial is: a fraction of 1 when `is_raw`, else units of the searcher.
@@ -442,7 +442,7 @@ pub struct RunPrepareForReportingResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GetRunMetadataResponse {
-    /// Metadata of the user.
+    /// What users or the training code noted about the run, by name.
     pub metadata: Object,
 }
 
@@ -450,10 +450,10 @@ pub struct GetRunMetadataResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PostRunMetadataRequest {
-    /// Repeats the path.
+    /// The run (the trial) again; the one in the path counts.
     #[schema(value_type = i64)]
     pub run_id: TrialId,
-    /// Replaces the stored metadata.
+    /// The new metadata, which replace all that is stored.
     pub metadata: Object,
 }
 
@@ -517,7 +517,7 @@ pub struct GetTrialByExternalIdResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PatchTrialRequest {
-    /// Repeats the path.
+    /// The trial again; the one in the path counts.
     #[schema(value_type = i64)]
     pub trial_id: TrialId,
     /// Running, completed or failed; `None` = it runs.
@@ -536,7 +536,7 @@ pub struct PatchTrialResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StartTrialRequest {
-    /// Repeats the path.
+    /// The trial again; the one in the path counts.
     #[schema(value_type = i64)]
     pub trial_id: TrialId,
     /// Whether it goes on from the newest checkpoint of its runs before.

@@ -32,7 +32,7 @@ pub struct User {
     pub last_auth_at: Option<Timestamp>,
 }
 
-/// Unix identity of tasks.
+/// The Unix user and group that the processes of tasks run as.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AgentUserGroup {
@@ -58,15 +58,15 @@ wire_enum! {
         UserName = 2 => "USER_NAME",
         /// Administrators after all other users.
         Admin = 3 => "ADMIN",
-        /// Active users apart.
+        /// Users who may not log in (inactive ones) before all others.
         Active = 4 => "ACTIVE",
-        /// By last change.
+        /// By the time at which the user was last changed.
         ModifiedTime = 5 => "MODIFIED_TIME",
         /// By display name, else user name.
         Name = 6 => "NAME",
-        /// By last login.
+        /// By the time of the last login; users who never logged in last.
         LastAuthTime = 7 => "LAST_AUTH_TIME",
-        /// Remote users apart.
+        /// Kept for older clients: the same as by number.
         Remote = 8 => "REMOTE",
     }
 }
@@ -124,7 +124,7 @@ pub struct GetUserByUsernameResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PostUserRequest {
-    /// Whom to create.
+    /// The user to create; the number and times in it are not read.
     pub user: User,
     /// First password; empty = none.
     pub password: Secret,
@@ -146,7 +146,7 @@ pub struct PostUserResponse {
 pub struct PatchUser {
     /// New user name.
     pub username: Option<String>,
-    /// Administrator or not.
+    /// Whether the user is an administrator; `None` = as before.
     pub admin: Option<bool>,
     /// May log in or not.
     pub active: Option<bool>,

@@ -13,14 +13,14 @@ use crate::wire::{Float, Object, Timestamp, wire_enum};
 wire_enum! {
     /// How far the deletion of a workspace or project is.
     pub enum WorkspaceState("WORKSPACE_STATE_") {
-        /// Not asked for.
+        /// Its deletion was not asked for.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// The deletion is in progress.
         Deleting = 1 => "DELETING",
-        /// The deletion failed.
+        /// The deletion failed; it can be tried again.
         DeleteFailed = 2 => "DELETE_FAILED",
-        /// It is deleted.
+        /// Not sent by this master: what is deleted is not found any more.
         Deleted = 3 => "DELETED",
     }
 }
@@ -40,18 +40,18 @@ pub struct Workspace {
     pub username: String,
     /// Whether it cannot be changed.
     pub immutable: bool,
-    /// Projects in it.
+    /// Number of projects in it.
     pub num_projects: i64,
     /// Whether the caller has pinned it.
     pub pinned: bool,
     /// Id of the user who owns it.
     #[schema(value_type = i64)]
     pub user_id: UserId,
-    /// Experiments in it.
+    /// Number of experiments in it, ended ones included.
     pub num_experiments: i64,
     /// How far its deletion is.
     pub state: WorkspaceState,
-    /// Why the deletion failed.
+    /// Why the deletion failed; empty = it did not.
     pub error_message: String,
     /// Unix identity of tasks in it; `None` = the user's.
     pub agent_user_group: Option<AgentUserGroup>,
@@ -88,18 +88,18 @@ pub struct Project {
     pub id: ProjectId,
     /// Its name, unique in its workspace.
     pub name: String,
-    /// Workspace it is in.
+    /// Number of the workspace that it is in.
     #[schema(value_type = i64)]
     pub workspace_id: WorkspaceId,
-    /// Description of the user.
+    /// What users wrote about it, plain text; empty = nothing.
     pub description: String,
     /// Start of its latest experiment.
     pub last_experiment_started_at: Option<Timestamp>,
-    /// Notes of the users.
+    /// Notes that users wrote about it, in their order.
     pub notes: Vec<Note>,
-    /// Experiments in it.
+    /// Number of experiments in it, ended ones included.
     pub num_experiments: i64,
-    /// Live experiments in it.
+    /// Number of experiments in it that have not ended.
     pub num_active_experiments: i64,
     /// Whether it is put away.
     pub archived: bool,
@@ -114,11 +114,11 @@ pub struct Project {
     pub workspace_name: String,
     /// How far its deletion is.
     pub state: WorkspaceState,
-    /// Why the deletion failed.
+    /// Why the deletion failed; empty = it did not.
     pub error_message: String,
     /// Short name, unique over the cluster.
     pub key: String,
-    /// Runs (trials) in it.
+    /// Number of trials of its experiments, which some clients call runs.
     pub num_runs: i64,
 }
 
@@ -179,7 +179,7 @@ pub struct GetWorkspacesQuery {
     #[schema(value_type = Vec<i64>)]
     #[param(value_type = Vec<i64>)]
     pub user_ids: Vec<UserId>,
-    /// Exactly this name.
+    /// Only the workspace of exactly this name, letter case included; empty = all.
     pub name_case_sensitive: String,
 }
 
@@ -250,7 +250,7 @@ pub struct GetProjectResponse {
 pub struct WorkspaceNamespaceMeta {
     /// Name of one that exists.
     pub namespace: Option<String>,
-    /// Whether to make one.
+    /// Whether to make a namespace for the workspace.
     pub auto_create_namespace: bool,
     /// Whether to make one in each cluster.
     pub auto_create_namespace_all_clusters: bool,
@@ -279,7 +279,7 @@ pub struct WorkspaceNamespaceBinding {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PostWorkspaceRequest {
-    /// Name, not in use.
+    /// Name of the new workspace, which no other may have.
     pub name: String,
     /// Unix identity of tasks in it.
     pub agent_user_group: Option<AgentUserGroup>,
@@ -289,7 +289,7 @@ pub struct PostWorkspaceRequest {
     pub default_compute_pool: Option<String>,
     /// Default pool of work without slots.
     pub default_aux_pool: Option<String>,
-    /// Namespaces by cluster.
+    /// The namespaces that it is to have in Kubernetes, by name of the cluster.
     pub cluster_namespace_meta: BTreeMap<String, WorkspaceNamespaceMeta>,
     /// Limits of slots by cluster; the empty name is this one.
     pub cluster_quota_pairs: BTreeMap<String, i64>,
@@ -325,7 +325,7 @@ pub struct PatchWorkspace {
     pub default_aux_pool: Option<String>,
     /// The same under an older name.
     pub default_aux_resource_pool: Option<String>,
-    /// Namespaces by cluster.
+    /// The namespaces that it is to have in Kubernetes, by name of the cluster.
     pub cluster_namespace_meta: BTreeMap<String, WorkspaceNamespaceMeta>,
     /// Our own: most slots in use at once by all work in it; -1 = no limit.
     pub max_slots: Option<i64>,
@@ -343,7 +343,7 @@ pub struct DeletionResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SetResourceQuotasRequest {
-    /// Repeats the path.
+    /// The workspace again; the one in the path counts.
     #[schema(value_type = i64)]
     pub id: WorkspaceId,
     /// Limits of slots by cluster; the empty name is this one, -1 = no limit.
@@ -362,7 +362,7 @@ pub struct GetKubernetesResourceQuotasResponse {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SetWorkspaceNamespaceBindingsRequest {
-    /// Repeats the path.
+    /// The workspace again; the one in the path counts.
     #[schema(value_type = i64)]
     pub workspace_id: WorkspaceId,
     /// Namespaces by cluster; the empty name is the only one, or the main one.
@@ -441,7 +441,7 @@ pub struct PostProjectRequest {
     pub name: String,
     /// What the project is for, free text; `None` = empty.
     pub description: Option<String>,
-    /// Repeats the path.
+    /// The workspace again; the one in the path counts.
     #[schema(value_type = i64)]
     pub workspace_id: WorkspaceId,
     /// Short name, not in use in the cluster; made of the name if not given.
@@ -456,7 +456,7 @@ pub struct PatchProject {
     pub name: Option<String>,
     /// New description; empty clears it.
     pub description: Option<String>,
-    /// New short name.
+    /// New short name, unique over the cluster; `None` = it stays.
     pub key: Option<String>,
 }
 
@@ -467,7 +467,7 @@ pub type ProjectResponse = GetProjectResponse;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MoveProjectRequest {
-    /// Repeats the path.
+    /// The project again; the one in the path counts.
     #[schema(value_type = i64)]
     pub project_id: ProjectId,
     /// The workspace that it moves to.
@@ -481,7 +481,7 @@ pub struct MoveProjectRequest {
 pub struct PutProjectNotesRequest {
     /// All notes, in place of those there were.
     pub notes: Vec<Note>,
-    /// Repeats the path.
+    /// The project again; the one in the path counts.
     #[schema(value_type = i64)]
     pub project_id: ProjectId,
 }

@@ -49,25 +49,25 @@ pub struct PlainLog<'a> {
     /// The agent that the container ran on.
     #[serde(default, borrow, alias = "agent_id")]
     pub agent_id: Option<Id<'a>>,
-    /// In which container.
+    /// Id of the container that wrote it; `None` = not given.
     #[serde(default, borrow, alias = "container_id")]
     pub container_id: Option<Id<'a>>,
-    /// By which process.
+    /// Rank of the process that wrote it in a distributed task, from 0; `None` = not given.
     #[serde(default, alias = "rank_id")]
     pub rank_id: Option<i64>,
-    /// When it was printed.
+    /// When it was printed; `None` = when it arrives.
     #[serde(default)]
     pub timestamp: Option<PlainTime>,
-    /// Severity of the line.
+    /// Severity of the line; `None` = it has none.
     #[serde(default)]
     pub level: Option<PlainLevel>,
     /// Text of the line.
     #[serde(borrow)]
     pub log: Text<'a>,
-    /// Which program wrote it.
+    /// Program that wrote it: `task`, `master`, `agent`; `None` = not given.
     #[serde(default, borrow)]
     pub source: Option<Id<'a>>,
-    /// `stdout` or `stderr`.
+    /// Stream that it was written to: `stdout` or `stderr`; `None` = not known.
     #[serde(default, borrow)]
     pub stdtype: Option<Id<'a>>,
 }

@@ -48,7 +48,7 @@ pub enum Method {
 pub enum Tier {
     /// Creates, runs, follows and stops an experiment.
     Core,
-    /// In common use.
+    /// For everyday work besides experiments, and for tools.
     Common,
     /// For administrators, Kubernetes, or left over from older versions.
     Rare,

@@ -47,7 +47,7 @@ impl RawObject {
         text.get().starts_with('{').then(|| Self(text.into()))
     }
 
-    /// Of an object.
+    /// The JSON text of `object`. `Err` = the serialiser refuses it, which it is not known to do.
     pub fn of(object: &Map<String, Value>) -> serde_json::Result<Self> {
         serde_json::value::to_raw_value(object).map(|text| Self(text.into()))
     }

@@ -14,7 +14,7 @@ use crate::metrics::ReportTrialMetricsRequest;
 use crate::page::OrderBy;
 use crate::users::PatchUser;
 
-/// One of everything.
+/// A message with a field of each scalar type of the wire.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Sample {
