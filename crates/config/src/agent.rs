@@ -31,7 +31,7 @@ impl fmt::Debug for AgentConfig {
     }
 }
 
-/// Which devices become slots.
+/// Which devices of the machine become slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SlotType {
@@ -47,7 +47,7 @@ pub enum SlotType {
     Cpu,
 }
 
-/// How containers are run.
+/// What the agent runs containers with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
@@ -93,26 +93,26 @@ keys! {
     pub struct AgentConfig, AGENT {
         /// Log of the agent itself.
         log: Log = Kind::Section(&LOG), or("{}");
-        /// Host of the master.
+        /// Name or address of the master's host, without scheme and port.
         master_host: String = Kind::Special(&NOT_EMPTY), finally;
         /// Port of the master; 0 = 443 with TLS, 80 without.
         master_port: u16 = PORT, or("0");
         /// Unique in the cluster; the host's name unless given.
         agent_id: Option<String> = Kind::Special(&NOT_EMPTY);
-        /// Pool to join.
+        /// Resource pool that the agent's slots join.
         resource_pool: String = Kind::Special(&NOT_EMPTY), or("\"default\"");
         /// Host of the master as seen from containers; `master_host` unless given.
         container_master_host: Option<String> = Kind::Text;
         /// Port of the master as seen from containers; `master_port` unless given.
         container_master_port: Option<u16> = REAL_PORT;
-        /// Which devices become slots.
+        /// Which devices of the machine become slots; `auto` takes GPUs and, without any, the processors.
         slot_type: SlotType = Kind::Special(&SLOT_TYPE), or("\"auto\"");
         /// GPUs to use, by index, UUID, bus id or serial, comma-separated; all unless given here or by
         /// `ROCR_VISIBLE_DEVICES` or `CUDA_VISIBLE_DEVICES`.
         visible_gpus: Option<String> = Kind::Text;
         /// So many made-up processor slots instead of real ones, for tests.
         artificial_slots: u32 = Kind::Int(0, MAX_ARTIFICIAL_SLOTS as i64), or("0");
-        /// TLS towards the master.
+        /// How the agent speaks TLS with the master and whom it trusts.
         security: AgentSecurity = Kind::Section(&SECURITY), or("{}");
         /// Whether the scripts of all tasks on this agent log in detail, as `debug` of a task's configuration does for one.
         debug: bool = Kind::Bool, or("false");
@@ -120,15 +120,15 @@ keys! {
         http_proxy: String = Kind::Text, or(EMPTY);
         /// Proxy for tasks; not for image pulls, as `http_proxy`.
         https_proxy: String = Kind::Text, or(EMPTY);
-        /// Proxy for tasks.
+        /// Proxy of tasks for FTP, as `http_proxy`.
         ftp_proxy: String = Kind::Text, or(EMPTY);
         /// Hosts that are reached without a proxy.
         no_proxy: String = Kind::Text, or(EMPTY);
         /// Attempts to reach the master again, not counting quick first ones, before the lost connection's hook runs.
         agent_reconnect_attempts: u32 = NATURAL_32, or("2880");
-        /// Seconds between two attempts.
+        /// Seconds between two attempts to reach the master again.
         agent_reconnect_backoff: u32 = NATURAL_32, or("5");
-        /// How containers are run.
+        /// What containers are run with; `auto` is Docker if it answers, else processes.
         container_runtime: Runtime = Kind::Choice(&["auto", "docker", "podman", "process"]), or("\"auto\"");
         /// Port at which the agent accepts the tunnels to services of its tasks from its master, with TLS, on all addresses. Unless
         /// given the agent accepts no connections and opens the tunnels itself.
@@ -238,7 +238,7 @@ keys! {
     /// TLS towards the master.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct AgentSecurity, SECURITY {
-        /// TLS towards the master.
+        /// Whether the agent speaks TLS with the master, and which certificates count.
         tls: AgentTls = Kind::Section(&TLS), or("{}");
     }
 }

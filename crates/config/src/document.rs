@@ -33,7 +33,7 @@ pub use guess::{Guess, UnknownKind, guess};
 /// The kinds of document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DocumentKind {
-    /// Configuration of an experiment.
+    /// Configuration of an experiment, as `det experiment create` takes it.
     Experiment,
     /// A task of any kind; checked as far as all kinds agree.
     Task,

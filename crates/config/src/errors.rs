@@ -79,7 +79,7 @@ pub struct ConfigError {
     pub column: Option<u32>,
     /// The file, variable, flag or template that gave the value. `None` = the one document at hand.
     pub source: Option<Arc<str>>,
-    /// The kind of error.
+    /// What sort of error it is, for programs.
     pub code: ErrorCode,
     /// What is wrong, what was found and what is allowed: lower case, no full stop.
     pub message: String,

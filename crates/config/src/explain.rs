@@ -9,7 +9,7 @@ use crate::yaml::{Node, Tree};
 /// A key of an effective configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExplainedKey {
-    /// Its path, `bind_mounts[0].host_path`.
+    /// Path of the key, with indexes of list elements: `bind_mounts[0].host_path`.
     pub path: String,
     /// Its effective value: a scalar, or an empty list or map.
     pub value: Value,

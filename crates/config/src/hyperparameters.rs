@@ -12,7 +12,7 @@ pub type Space = BTreeMap<String, Hyperparameter>;
 /// One node of the space: a leaf that is sampled, or a nested group.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Hyperparameter {
-    /// Always this value.
+    /// A constant: every trial gets this value.
     Const(Value),
     /// An integer from `minval` to `maxval`, both included.
     Int {
@@ -45,7 +45,7 @@ pub enum Hyperparameter {
     },
     /// One of these values; never empty.
     Categorical(Vec<Value>),
-    /// A nested group.
+    /// A group of hyperparameters below one name.
     Group(Space),
 }
 
@@ -121,7 +121,7 @@ pub enum SearchMethod {
     },
     /// Several brackets of asynchronous successive halving at once.
     AdaptiveAsha {
-        /// Which brackets are searched.
+        /// Which brackets are searched: how early trials are stopped.
         mode: AdaptiveMode,
         /// Most rungs of the largest bracket, at least 1.
         max_rungs: u64,

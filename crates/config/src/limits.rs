@@ -17,7 +17,7 @@ pub const MAX_RUNGS: u64 = 1_000;
 /// The points of a grid, as users read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Points {
-    /// Exactly this number.
+    /// The grid has exactly this many points.
     Counted(u64),
     /// More than 64 bits hold.
     Countless,

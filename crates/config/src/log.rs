@@ -6,7 +6,7 @@ use crate::schema::{Kind, keys};
 
 const LEVELS: Kind = Kind::Choice(&["trace", "debug", "info", "warn", "error", "fatal"]);
 keys! {
-    /// Log of a process.
+    /// How a process writes its own log.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Log, LOG {
         /// Least important lines that are logged.

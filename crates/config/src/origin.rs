@@ -31,9 +31,9 @@ pub enum Layer {
     Template(String),
     /// The `task_container_defaults` of a pool, by its name.
     PoolDefaults(String),
-    /// The cluster's `task_container_defaults`.
+    /// `task_container_defaults` of the master's configuration.
     ClusterDefaults,
-    /// The master's `checkpoint_storage`.
+    /// `checkpoint_storage` of the master's configuration.
     CheckpointStorage,
     /// The built-in storage of a master without a configured one, where it is not known whether this master has one.
     AssumedStorage,
@@ -47,7 +47,7 @@ pub enum Layer {
     Policy(String),
     /// Made at submission: names and seeds.
     Generated,
-    /// Built into the product.
+    /// No layer has it: the default that is built in.
     BuiltIn,
 }
 

@@ -19,7 +19,7 @@ pub(crate) static POD: Special = special("Kubernetes pod", schema, check).named(
 
 /// The container that the system owns.
 const TASK_CONTAINER: &str = "determined-container";
-/// A reserved init container.
+/// Name of the init container that prepares the task; no other may have it.
 const INIT_CONTAINER: &str = "determined-init-container";
 
 /// Fields of the task's container that the system sets, with advice.
@@ -46,7 +46,7 @@ const OWNED: &[(&str, &str)] = &[
 
 /// The type of a pod's `spec`, as Kubernetes calls it.
 const SPEC: &str = "PodSpec";
-/// That of a container.
+/// Name of the schema type of containers.
 const CONTAINER: &str = "Container";
 
 /// Labels and annotations that the system puts on what it makes, besides those below `determined.ai/`.

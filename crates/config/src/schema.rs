@@ -43,9 +43,9 @@ pub(crate) enum Kind {
     AtLeast(f64),
     /// Any text, the empty one included.
     Text,
-    /// One of these words.
+    /// A text that is one of these words.
     Choice(&'static [&'static str]),
-    /// A duration as text.
+    /// A duration as text with units, such as `1h30m`.
     Duration,
     /// Anything, kept as it is.
     Any,
@@ -440,9 +440,9 @@ impl Variant {
     }
 }
 
-/// Bounds of common integers.
+/// An integer from 0 on.
 pub(crate) const NATURAL: Kind = Kind::Int(0, i64::MAX);
-/// From 1 on.
+/// An integer from 1 on.
 pub(crate) const POSITIVE: Kind = Kind::Int(1, i64::MAX);
 /// What fits in 32 bits.
 pub(crate) const NATURAL_32: Kind = Kind::Int(0, u32::MAX as i64);
@@ -450,10 +450,10 @@ pub(crate) const NATURAL_32: Kind = Kind::Int(0, u32::MAX as i64);
 pub(crate) const POSITIVE_32: Kind = Kind::Int(1, u32::MAX as i64);
 /// A TCP port, 0 included where it means "choose".
 pub(crate) const PORT: Kind = Kind::Int(0, 65_535);
-/// A TCP port.
+/// A TCP port that can be listened on, 1 to 65535.
 pub(crate) const REAL_PORT: Kind = Kind::Int(1, 65_535);
 
-/// A kind of document.
+/// What a kind of document consists of, and how its old forms are read.
 #[derive(Debug)]
 pub(crate) struct Document {
     pub(crate) root: &'static Section,

@@ -12,7 +12,7 @@ use crate::schema::{
 };
 use crate::yaml::{Node, Tree};
 
-/// The value of `hyperparameters`.
+/// How the value of the key `hyperparameters` is checked and described.
 pub(crate) static SPACE: Special =
     special("map of hyperparameters", schema, check).named("hyperparameters");
 

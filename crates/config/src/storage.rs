@@ -42,12 +42,12 @@ pub enum StorageLocation {
     },
     /// A directory inside the container; keeping it is the user's business.
     Directory {
-        /// Path in the container.
+        /// Path of the checkpoint directory inside the container.
         container_path: String,
     },
     /// Amazon S3 or a compatible service.
     S3 {
-        /// Name of the bucket.
+        /// Name of the S3 bucket.
         bucket: String,
         /// Access key of the account; `None` = ambient credentials.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ pub enum StorageLocation {
     },
     /// Google Cloud Storage with application default credentials.
     Gcs {
-        /// Name of the bucket.
+        /// Name of the Google Cloud Storage bucket.
         bucket: String,
         /// Path in the bucket, normalised.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -253,9 +253,24 @@ const SHARED_FS: &[Field] = &[
         "Directory in `host_path`, relative or absolute; without one `host_path` itself",
     ),
     field("propagation", PROPAGATION, "Bind propagation of Docker").or("\"rprivate\""),
-    field("container_path", Kind::Text, "Older key").warn(IGNORED),
-    field("checkpoint_path", Kind::Text, "Older key").warn(IGNORED),
-    field("tensorboard_path", Kind::Text, "Older key").warn(IGNORED),
+    field(
+        "container_path",
+        Kind::Text,
+        "Where `host_path` is mounted in containers, in old versions",
+    )
+    .warn(IGNORED),
+    field(
+        "checkpoint_path",
+        Kind::Text,
+        "Directory of checkpoints in `host_path`, in old versions",
+    )
+    .warn(IGNORED),
+    field(
+        "tensorboard_path",
+        Kind::Text,
+        "Directory of TensorBoard data in `host_path`, in old versions",
+    )
+    .warn(IGNORED),
 ];
 
 /// Docker's bind propagations.

@@ -256,7 +256,7 @@ impl<K: Rules> SubmittedDocument<K> {
         self
     }
 
-    /// The kind of work.
+    /// The kind of work that was submitted.
     pub fn kind(&self) -> K {
         self.kind
     }

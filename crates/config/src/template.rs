@@ -14,7 +14,7 @@ use crate::task::{LaunchKind, kinds_that_fit};
 use crate::workload::Workload;
 use crate::yaml::{self, Node};
 
-/// A checked template.
+/// A template whose keys and values have been checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template {
     /// Whether experiments can build upon it.

@@ -43,7 +43,7 @@ pub const MAX_TREE_BYTES: usize = 5 << 20;
 /// How much a text may bring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest text in bytes.
+    /// Most bytes of the text.
     pub text_bytes: usize,
     /// Most memory of the tree in bytes.
     pub tree_bytes: usize,

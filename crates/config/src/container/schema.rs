@@ -21,7 +21,7 @@ use crate::storage::{ABSOLUTE_PATH, PROPAGATION};
 use crate::units::{parse_byte_size, parse_duration};
 use crate::yaml::{Node, Tree};
 
-/// The kinds of device.
+/// The kinds of device that a setting can have a value of its own for.
 const KINDS: [&str; 3] = ["cpu", "cuda", "rocm"];
 
 const STRINGS: Kind = Kind::List(&Kind::Text);
@@ -58,11 +58,11 @@ keys! {
     /// A port of a task behind the master's proxy.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct ProxyPort, PROXY_PORT {
-        /// Port in the container.
+        /// Port that the task listens on inside the container.
         proxy_port: u16 = REAL_PORT, always;
         /// Tunnel raw TCP instead of HTTP.
         proxy_tcp: bool = Kind::Bool, or("false");
-        /// Let anyone connect.
+        /// Let anyone connect, without a token of the master.
         unauthenticated: bool = Kind::Bool, or("false");
         /// Make this the main service of the task.
         default_service_id: bool = Kind::Bool, or("false");
@@ -89,15 +89,15 @@ keys! {
         /// Ports of the chief container that are reachable through the master.
         proxy_ports: Vec<ProxyPort> = Kind::List(&Kind::Section(&PROXY_PORT)),
             or("[]"), merged(Merge::NewBy("proxy_port"));
-        /// Named container ports, informational.
+        /// Ports of the container by name, for information only; `proxy_ports` makes ports reachable.
         ports: BTreeMap<String, u16> = Kind::Map(&PORT), or("{}");
         /// Pull the image even when it is present.
         force_pull_image: bool = Kind::Bool, or("false");
         /// Credentials for the image's registry.
         registry_auth: Option<RegistryAuth> = Kind::Section(&REGISTRY_AUTH), merged(Merge::Replace);
-        /// Linux capabilities to add.
+        /// Linux capabilities, such as `SYS_PTRACE`, that containers get beside the engine's default ones.
         add_capabilities: Vec<String> = CAPABILITIES, or("[]"), merged(Merge::Set);
-        /// Linux capabilities to drop.
+        /// Linux capabilities, such as `NET_RAW`, that are taken from the engine's default ones.
         drop_capabilities: Vec<String> = CAPABILITIES, or("[]"), merged(Merge::Set);
         /// Customisation of the task's Kubernetes pods.
         pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Pod);
@@ -198,13 +198,13 @@ keys! {
     #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
     #[serde(default)]
     pub struct Slurm, SLURM {
-        /// Slots of a node.
+        /// Slots of each node of the HPC cluster.
         #[serde(skip_serializing_if = "Option::is_none")]
         slots_per_node: Option<u32> = POSITIVE_32;
         /// Kind of GPU to ask for.
         #[serde(skip_serializing_if = "Option::is_none")]
         gpu_type: Option<String> = Kind::Text;
-        /// Further options of sbatch.
+        /// Further options of `sbatch`, one a list element.
         #[serde(skip_serializing_if = "Option::is_none")]
         sbatch_args: Option<Vec<String>> = Kind::Special(&SBATCH_ARGS), merged(Merge::Append);
     }
@@ -215,7 +215,7 @@ keys! {
     #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
     #[serde(default)]
     pub struct Pbs, PBS {
-        /// Slots of a node.
+        /// Slots of each node of the HPC cluster.
         #[serde(skip_serializing_if = "Option::is_none")]
         slots_per_node: Option<u32> = POSITIVE_32;
         /// Further options of qsub; chunk and GPU counts in `-l select` and `-l place` are ignored.
@@ -622,7 +622,7 @@ fn port_range(walk: &mut Walk, node: &mut Node) {
 }
 
 keys! {
-    /// Defaults for Kubernetes.
+    /// What tasks on Kubernetes get unless they have their own.
     #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
     #[serde(default)]
     pub struct KubernetesDefaults, KUBERNETES {
@@ -639,9 +639,9 @@ keys! {
     pub struct TaskContainerDefaults, TASK_CONTAINER_DEFAULTS {
         /// Interface for traffic between the containers of a task; a comma-separated list is allowed.
         dtrain_network_interface: Option<String> = Kind::Text, built_in("\"\"");
-        /// Ports of NCCL, `low:high`.
+        /// Ports that NCCL may use between containers of a task, as `low:high`.
         nccl_port_range: Option<String> = Kind::Special(&PORT_RANGE), built_in("\"\"");
-        /// Ports of GLOO, `low:high`.
+        /// Ports that Gloo may use between containers of a task, as `low:high`.
         gloo_port_range: Option<String> = Kind::Special(&PORT_RANGE), built_in("\"\"");
         /// Size of `/dev/shm` in bytes.
         shm_size_bytes: Option<u64> = POSITIVE, built_in("4294967296");
@@ -661,9 +661,9 @@ keys! {
         force_pull_image: Option<bool> = Kind::Bool, built_in("false");
         /// Variables of every task, `NAME=VALUE` or `NAME`.
         environment_variables: PerDevice<Vec<String>> = Kind::Special(&VARIABLES), merged(Merge::VariablesByDevice);
-        /// Linux capabilities to add.
+        /// Linux capabilities, such as `SYS_PTRACE`, that containers get beside the engine's default ones.
         add_capabilities: Vec<String> = CAPABILITIES, merged(Merge::Set);
-        /// Linux capabilities to drop.
+        /// Linux capabilities, such as `NET_RAW`, that are taken from the engine's default ones.
         drop_capabilities: Vec<String> = CAPABILITIES, merged(Merge::Set);
         /// Devices of the host that containers may use.
         devices: Vec<DeviceMapping> = DEVICES, merged(Merge::NewBy("container_path"));
@@ -671,9 +671,9 @@ keys! {
         bind_mounts: Vec<BindMount> = BIND_MOUNTS, merged(Merge::NewBy("container_path"));
         /// Working directory of tasks that name none.
         work_dir: Option<String> = Kind::Text;
-        /// Options of Slurm.
+        /// Options for clusters that Slurm schedules.
         slurm: Slurm = Kind::Section(&SLURM), built_in("{}"), kept;
-        /// Options of PBS.
+        /// Options for clusters that PBS schedules.
         pbs: Pbs = Kind::Section(&PBS), built_in("{}"), kept;
         /// Shell script run before each task.
         startup_hook: Option<String> = Kind::Text, built_in("\"\"");
@@ -681,7 +681,7 @@ keys! {
         log_policies: Vec<LogPolicy> = DEFAULT_LOG_POLICIES, merged(Merge::LogPolicies);
         /// Seconds that a preempted task has to stop.
         preemption_timeout: Option<u32> = NATURAL_32, built_in("3600");
-        /// Options of Kubernetes.
+        /// What only tasks on Kubernetes get.
         kubernetes: KubernetesDefaults = Kind::Section(&KUBERNETES);
     }
     with named("task_container_defaults").check(mounts)

@@ -46,7 +46,7 @@ keys! {
         name: String = Kind::Special(&NOT_BLANK), finally;
         /// Description for users, any text.
         description: Option<String> = Kind::Text;
-        /// Tags, a set.
+        /// Tags for finding it; repeated ones count once.
         labels: Vec<String> = Kind::Special(&LABELS), or("[]"), merged(Merge::Set);
         /// Workspace by name, always together with `project`.
         workspace: String = Kind::Text, or("\"\"");
@@ -79,7 +79,7 @@ keys! {
         resources: Resources = Kind::Section(&RESOURCES), or("{}");
         /// Host directories of every trial.
         bind_mounts: Vec<BindMount> = BIND_MOUNTS, or("[]"), merged(Merge::NewBy("container_path"));
-        /// Images, variables, ports.
+        /// Container image, environment variables and ports of its tasks.
         environment: Environment = Kind::Section(&ENVIRONMENT), or("{}");
         /// Seconds that a preempted trial has to save and stop.
         preemption_timeout: u32 = NATURAL_32, or("3600");
@@ -91,13 +91,13 @@ keys! {
         reproducibility: Reproducibility = Kind::Section(&REPRODUCIBILITY), or("{}");
         /// Whether and how the use of processors, memory and GPUs is reported.
         profiling: Profiling = Kind::Section(&PROFILING), or("{}");
-        /// Webhooks and data lineage.
+        /// Webhooks that are called for it, and where its data come from.
         integrations: Option<Integrations> = Kind::Section(&INTEGRATIONS), kept;
         /// Knobs of old trial classes.
         optimizations: Optimizations = Kind::Section(&OPTIMIZATIONS), or("{}"), warn(OLD_LOOP);
-        /// Options of Slurm.
+        /// Options for clusters that Slurm schedules.
         slurm: Slurm = Kind::Section(&SLURM), or("{}"), kept;
-        /// Options of PBS.
+        /// Options for clusters that PBS schedules.
         pbs: Pbs = Kind::Section(&PBS), or("{}"), kept;
         /// At least one validation in each such stretch.
         min_validation_period: Length = Kind::Special(&LENGTH),
@@ -105,9 +105,9 @@ keys! {
         /// At least one checkpoint in each such stretch.
         min_checkpoint_period: Length = Kind::Special(&LENGTH),
             or("{\"batches\": 0}"), merged(Merge::Replace), warn(OLD_LOOP);
-        /// Batches between two reports.
+        /// Batches of training between two reports of metrics.
         scheduling_unit: u32 = POSITIVE_32, or("100"), warn(OLD_LOOP);
-        /// Records of an epoch.
+        /// Number of records in an epoch, for lengths in `epochs`; 0 = not given.
         records_per_epoch: u64 = NATURAL, or("0"), warn(OLD_LOOP);
     }
     without field {
@@ -127,7 +127,7 @@ keys! {
         },
         OldKey {
             name: "internal",
-            about: "Removed; only null is taken",
+            about: "Settings of the system itself, in old versions; only null is taken",
             json: "{\"type\": \"null\"}",
         },
         OldKey {
@@ -138,9 +138,18 @@ keys! {
     ]).check(super::checks::document)
 }
 
-static OLD_SECURITY: Section = section(&[field("kerberos", Kind::Section(&KERBEROS), "Older key")]);
+static OLD_SECURITY: Section = section(&[field(
+    "kerberos",
+    Kind::Section(&KERBEROS),
+    "Kerberos settings, in old versions",
+)]);
 
-static KERBEROS: Section = section(&[field("config_file", Kind::Text, "Older key").always()]);
+static KERBEROS: Section = section(&[field(
+    "config_file",
+    Kind::Text,
+    "File with the Kerberos configuration, in old versions",
+)
+.always()]);
 
 keys! {
     /// How long logs are kept.
@@ -174,7 +183,7 @@ keys! {
         resource_pool_wait: Option<u32> = NATURAL_32;
         /// Whether all slots of a trial must be on one agent.
         is_single_node: Option<bool> = Kind::Bool;
-        /// Size of `/dev/shm`.
+        /// Size of `/dev/shm` in bytes, or as text with a unit such as `2G`.
         #[serde(default = "default_shm_size")]
         shm_size: u64 = Kind::Special(&BYTE_SIZE), built_in("4294967296");
         /// Devices of the host that every trial may use.
@@ -230,11 +239,11 @@ keys! {
         gradient_compression: bool = Kind::Bool, or("false");
         /// File of update sizes for tensor fusion.
         grad_updates_size_file: Option<String> = Kind::Text;
-        /// Level of mixed precision.
+        /// Level of mixed precision, as NVIDIA Apex numbers them; `O0` = full precision.
         mixed_precision: String = Kind::Choice(&["O0", "O1", "O2", "O3"]), or("\"O0\"");
         /// Megabytes of a fused tensor.
         tensor_fusion_threshold: u64 = NATURAL, or("64");
-        /// Milliseconds between two fusions.
+        /// Milliseconds between two fusions of tensors in Horovod.
         tensor_fusion_cycle_time: u64 = NATURAL, or("1");
         /// Tune the two above while training.
         auto_tune_tensor_fusion: bool = Kind::Bool, or("false");
@@ -262,7 +271,7 @@ keys! {
         webhook_id: Option<Vec<i64>> = Kind::List(&POSITIVE);
         /// Only these webhooks fire, by name.
         webhook_name: Option<Vec<String>> = Kind::List(&Kind::Text);
-        /// No webhook fires.
+        /// Whether no webhook fires for the experiment at all.
         exclude: bool = Kind::Bool, or("false");
     }
 }

@@ -18,13 +18,13 @@ pub enum Entrypoint {
 pub enum CheckpointPolicy {
     /// When it beats every earlier one of the experiment.
     Best,
-    /// After every validation.
+    /// After every validation, whatever its metric.
     All,
     /// After no validation: the training code alone decides.
     None,
 }
 
-/// A stretch of training.
+/// How long a stretch of training is: so many batches, records or epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Length {

@@ -116,7 +116,7 @@ pub(super) fn reach<'n>(
 /// The position of a walk along a path.
 struct WalkPosition {
     kind: Kind,
-    /// Default of the key.
+    /// JSON text of the key's default; `None` = it has none.
     default: Option<&'static str>,
     path: String,
 }

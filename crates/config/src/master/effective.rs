@@ -97,7 +97,7 @@ impl MasterConfig {
 }
 
 impl ResourceManager {
-    /// How it runs containers.
+    /// Whether it runs containers by agents or in a Kubernetes cluster.
     pub fn kind(&self) -> ManagerKind {
         self.settings.kind()
     }
@@ -207,7 +207,7 @@ const DEFAULT_POD_PRIORITY: u8 = 50;
 /// `priority` without preemption.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EffectiveScheduler {
-    /// Order of the queue.
+    /// The rule by which the pool serves its queue.
     pub kind: SchedulerKind,
     /// Whether running work can be interrupted; fair share always can.
     pub preemption: bool,

@@ -78,7 +78,7 @@ pub struct Reload {
 pub struct RemovedPool {
     /// Name of the pool.
     pub name: String,
-    /// Where it was: `resource_pools[gpu]`.
+    /// Path of the pool in the configuration that was in force: `resource_pools[gpu]`.
     path: String,
 }
 

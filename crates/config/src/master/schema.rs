@@ -76,13 +76,13 @@ keys! {
         tensorboard_timeout: u32 = NATURAL_32, or("300");
         /// Seconds until an idle notebook ends; without it never.
         notebook_timeout: Option<u32> = NATURAL_32;
-        /// Identities, TLS, passwords.
+        /// Who may log in and join, which identity tasks have, and TLS of the master.
         security: Security = Kind::Section(&SECURITY), or("{}");
         /// Checkpoint storage of experiments that name none.
         checkpoint_storage: Option<CheckpointStorage> = Kind::Union(&STORAGE);
         /// What tasks get unless they or their pool give their own.
         task_container_defaults: TaskContainerDefaults = Kind::Section(&TASK_CONTAINER_DEFAULTS), or("{}");
-        /// Address to listen on.
+        /// Address that the master listens on; `0.0.0.0` = all of the machine's.
         host: String = Kind::Special(&NOT_EMPTY), or("\"0.0.0.0\"");
         /// Port to listen on; 0 = 8443 with TLS, 8080 without.
         port: u16 = PORT, or("0");
@@ -116,13 +116,13 @@ keys! {
         retention_policy: Retention = Kind::Section(&RETENTION), or("{}");
         /// What is reported to whom.
         telemetry: Telemetry = Kind::Section(&TELEMETRY), or("{}");
-        /// Metrics for operators.
+        /// Whether the master gives metrics to a monitoring system.
         observability: Observability = Kind::Section(&OBSERVABILITY), or("{}");
         /// How webhooks are signed, and which address their links have.
         webhooks: Webhooks = Kind::Section(&WEBHOOKS), or("{}"), kept;
         /// The resource manager, which has containers run.
         resource_manager: ResourceManager = Kind::Union(&manager::RESOURCE_MANAGER), or("{}");
-        /// Pools of agents.
+        /// Resource pools of `resource_manager`.
         resource_pools: Vec<ResourcePool> = pools::POOLS,
             or("[{\"pool_name\": \"default\"}]"), also("{\"type\": \"object\"}");
         /// Further managers with their pools.
@@ -142,7 +142,7 @@ keys! {
         logging = Kind::Union(&LOGGING);
         /// Other systems whose addresses tasks receive.
         integrations = Kind::Section(&INTEGRATIONS);
-        /// Provisioning of users.
+        /// Users that an identity provider creates and changes, by SCIM.
         scim = Kind::Section(&sso::SCIM), kept;
         /// Single sign-on by SAML.
         saml = Kind::Section(&sso::SAML), kept;
@@ -171,13 +171,13 @@ keys! {
         url: Option<String> = Kind::Special(&POSTGRES_URL), secret;
         /// Account of the database server.
         user: Option<String> = Kind::Text;
-        /// Secret of the account.
+        /// Password of that account.
         password: Option<String> = Kind::Text, secret;
         /// Host of the database server.
         host: Option<String> = Kind::Text;
         /// Port of the database server.
         port: u16 = Kind::Special(&TEXT_PORT), or("5432");
-        /// Name of the database.
+        /// Name of the database on that server.
         name: Option<String> = Kind::Text;
         /// How the connection is encrypted and verified, as libpq's `sslmode`.
         ssl_mode: String = Kind::Choice(&[ "disable", "allow", "prefer", "require", "verify-ca", "verify-full", ]),
@@ -195,17 +195,17 @@ keys! {
 }
 
 keys! {
-    /// Identities, TLS, passwords.
+    /// Who may log in and join, which identity tasks have, and TLS of the master.
     #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Security, SECURITY {
         /// Identity of tasks of users without a linked one.
         default_task: DefaultTask = Kind::Section(&DEFAULT_TASK), or("{}");
         /// TLS is on when both files are given.
         tls: TlsFiles = Kind::Section(&TLS), or("{}");
-        /// Keys of shells.
+        /// Kind and size of the keys that are made for shells.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ssh: Option<Value> = Kind::Section(&SSH), kept;
-        /// Who may do what.
+        /// The model by which it is decided who may do what.
         authz: Authz = Kind::Section(&AUTHZ), or("{}");
         /// Password of `admin` and `determined` on the first start; without one both are blank.
         initial_user_password: String = Kind::Special(&STRONG_PASSWORD), or("\"\""), secret;
@@ -231,7 +231,7 @@ keys! {
 }
 
 keys! {
-    /// Unix identity of tasks.
+    /// Unix user and group of the tasks of users who have no linked ones.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct DefaultTask, DEFAULT_TASK {
         /// Unix name of the user that tasks run as.
@@ -276,7 +276,7 @@ static SSH: Section = section(&[
 const MODEL: Kind = Kind::Choice(&["basic", "rbac"]);
 
 keys! {
-    /// Who may do what.
+    /// The model by which it is decided who may do what.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Authz, AUTHZ {
         /// Model of authorisation, `basic` or `rbac`.
@@ -319,8 +319,12 @@ keys! {
     with check(lifespans)
 }
 
-static CACHE: Section =
-    section(&[field("cache_dir", Kind::Text, "Older key").built_in("\"/var/cache/determined\"")]);
+static CACHE: Section = section(&[field(
+    "cache_dir",
+    Kind::Text,
+    "Directory of that cache, in old versions",
+)
+.built_in("\"/var/cache/determined\"")]);
 
 static UI_CUSTOMIZATION: Section = section(&[field(
     "logo_paths",
@@ -339,7 +343,12 @@ static LOGO_PATHS: Section = section(&[
 static LOGGING: Union = union(
     "type",
     "Where logs of tasks go",
-    &[field("additional_fluent_outputs", Kind::Any, "Older key").warn(IGNORED)],
+    &[field(
+        "additional_fluent_outputs",
+        Kind::Any,
+        "Further places that Fluent Bit shipped logs to, in old versions",
+    )
+    .warn(IGNORED)],
     &[
         variant("default", &[]),
         variant(
@@ -370,7 +379,7 @@ static ELASTIC_SECURITY: Section = section(&[
 ])
 .check(elastic_account);
 
-/// TLS towards another service.
+/// How the master speaks TLS with another service.
 pub(super) static CLIENT_TLS: Section = section(&[
     field("enabled", Kind::Bool, "Whether TLS is spoken").or("false"),
     field(
@@ -409,15 +418,15 @@ keys! {
     /// What is reported to whom. Off: there is no receiver.
     #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Telemetry, TELEMETRY {
-        /// Whether anything is reported.
+        /// Whether usage of the cluster is reported.
         enabled: bool = Kind::Bool, or("false"), warn(NOT_REPORTED);
         /// Key of Segment for usage reports of the master.
         segment_master_key: String = Kind::Text, or("\"\""), secret, warn(NOT_REPORTED);
         /// Key of Segment for usage reports of the web pages.
         segment_webui_key: String = Kind::Text, or("\"\""), secret, warn(NOT_REPORTED);
-        /// Whether traces are sent.
+        /// Whether traces of requests are sent to an OpenTelemetry collector.
         otel_enabled: bool = Kind::Bool, or("false"), kept;
-        /// Where traces are sent.
+        /// Host and port of that collector.
         otel_endpoint: String = Kind::Text, or("\"localhost:4317\""), kept;
         /// Identity of the cluster on its first start; made then unless given.
         cluster_id: Option<String> = Kind::Text;
@@ -426,7 +435,7 @@ keys! {
 }
 
 keys! {
-    /// Metrics for operators.
+    /// Whether the master gives metrics to a monitoring system.
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
     pub struct Observability, OBSERVABILITY {
         /// Whether `GET /debug/prom/metrics` answers, to administrators.

@@ -27,7 +27,7 @@ pub(super) struct PodFields {
 pub(super) struct RefusedField<'n> {
     /// Its path in the pod, as a policy would name it.
     pub(super) path: String,
-    /// Where it is written.
+    /// Position in the text; `None` = not known.
     pub(super) at: Option<&'n Position>,
     /// The part of the policy that does not let it be set.
     pub(super) rule: String,

@@ -21,7 +21,7 @@ pub(crate) use unknown::{closest, snake};
 pub(crate) enum Stage {
     /// As submitted: what other layers may bring can be missing.
     Sane,
-    /// All layers are merged.
+    /// All layers are merged and defaults filled in: what is required must be there.
     Complete,
     /// As stored by an earlier version: complete, and what was removed since is read.
     Stored,

@@ -46,7 +46,7 @@ pub(crate) fn template_schema(
     finish(root, definitions, title, about)
 }
 
-/// One of two shapes.
+/// A schema that takes what either of two schemas takes.
 fn either(ours: Value, theirs: &Value) -> Value {
     let bare = |value: &Value| {
         let mut value = value.clone();
@@ -131,7 +131,7 @@ pub(crate) fn kind_schema(kind: Kind, definitions: &mut Definitions) -> Value {
     }
 }
 
-/// Of a duration as text.
+/// The JSON Schema of a duration as text, such as `1h30m`.
 pub(crate) fn duration_schema() -> Value {
     json!({
         "type": "string",
@@ -157,7 +157,7 @@ fn define(
     json!({"$ref": format!("#/$defs/{name}")})
 }
 
-/// The same, or null.
+/// The schema that takes null as well.
 fn nullable(schema: Value) -> Value {
     let Value::Object(mut members) = schema else {
         return schema;

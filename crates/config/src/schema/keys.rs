@@ -45,7 +45,7 @@ pub enum Requirement {
 /// What is done about a key that is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// It is acted on.
+    /// The key has the effect that its text describes.
     Acted,
     /// It is checked and kept, and nothing acts on it yet.
     NotYet,

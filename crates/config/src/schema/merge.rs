@@ -21,9 +21,9 @@ pub(crate) enum Merge {
     VariablesByDevice,
     /// All members of both, sorted.
     Set,
-    /// The stronger side alone.
+    /// The stronger side's value replaces the weaker one's whole.
     Replace,
-    /// As Kubernetes merges pods.
+    /// As Kubernetes merges patches into pods: lists by their merge keys.
     Pod,
     /// Groups of hyperparameters merge, anything else of the stronger side replaces.
     Space,
@@ -34,7 +34,7 @@ pub(crate) enum Merge {
 }
 
 impl Merge {
-    /// The rule for users.
+    /// The rule in words for users, as the reference pages print it.
     pub(crate) fn shows(self) -> &'static str {
         match self {
             Self::Deep => "key by key",

@@ -163,7 +163,7 @@ pub(crate) struct Leaf {
     /// Names from the root to the key, joined by dots.
     pub(crate) path: String,
     pub(crate) kind: Kind,
-    /// JSON of its default.
+    /// JSON text of its default; `None` = it has none.
     pub(crate) default: Option<&'static str>,
 }
 

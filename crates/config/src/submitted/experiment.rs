@@ -21,9 +21,9 @@ pub struct Experiment;
 /// Where a document asks to run. Each `None` means that the document leaves it open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Name of the workspace.
+    /// Name of the workspace it asks for; `None` = it names none.
     pub workspace: Option<String>,
-    /// Name of the project.
+    /// Name of the project it asks for; `None` = it names none.
     pub project: Option<String>,
     /// Name of the resource pool.
     pub resource_pool: Option<String>,

@@ -25,7 +25,7 @@ keys! {
         description: String = Kind::Text;
         /// Program with its arguments; for commands and generic tasks.
         entrypoint: Vec<String> = Kind::Special(&ENTRYPOINT), or("[]"), merged(Merge::Replace);
-        /// Images, variables, ports.
+        /// Container image, environment variables and ports of the task.
         environment: Environment = Kind::Section(&ENVIRONMENT), or("{}");
         /// What the task needs to run.
         resources: TaskResources = Kind::Section(&RESOURCES), or("{}");
@@ -34,7 +34,7 @@ keys! {
         /// Working directory; `$AGENT_USER` and `$DET_USER` are replaced. Not together with files that come along.
         #[serde(default)]
         work_dir: Option<String> = Kind::Text, clears;
-        /// Further options of TensorBoard.
+        /// Further command-line options of the `tensorboard` program, one a list element.
         tensorboard_args: Vec<String> = Kind::List(&Kind::Text), or("[]"), merged(Merge::Replace);
         /// Whether a TensorBoard gets the host directories and pods of its experiments.
         #[serde(default)]
@@ -54,9 +54,9 @@ keys! {
         /// What is measured of the task.
         #[serde(default)]
         profiling: TaskProfiling = Kind::Section(&TASK_PROFILING), or("{}");
-        /// Options of Slurm.
+        /// Options for clusters that Slurm schedules.
         slurm: Slurm = Kind::Section(&SLURM), or("{}"), kept;
-        /// Options of PBS.
+        /// Options for clusters that PBS schedules.
         pbs: Pbs = Kind::Section(&PBS), or("{}"), kept;
         /// Seconds that the code of a generic task or a command has to save and exit once it was asked to.
         preemption_timeout: u32 = NATURAL_32, or("3600");
@@ -94,7 +94,7 @@ keys! {
         resource_pool: String = Kind::Text, or("\"\"");
         /// Whether all slots of a generic task must be on one agent; yes unless given.
         is_single_node: Option<bool> = Kind::Bool;
-        /// Size of `/dev/shm`.
+        /// Size of `/dev/shm` in bytes, or as text with a unit such as `2G`.
         #[serde(default = "default_shm_size")]
         shm_size: u64 = Kind::Special(&BYTE_SIZE), built_in("4294967296");
         /// Devices of the host that the task may use.

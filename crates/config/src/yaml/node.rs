@@ -301,10 +301,10 @@ pub(super) const MAP_BYTES: usize = 12 * (NODE_BYTES + size_of::<String>());
 /// Memory in bytes of a member of a map, without its value and the text of its key.
 pub(super) const MEMBER_BYTES: usize = 2 * size_of::<String>() + 16;
 
-/// Size of a tree.
+/// How large a tree is in memory, before it is built.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Size {
-    /// Nodes, the root included.
+    /// Number of its nodes, the root included.
     pub(super) nodes: usize,
     /// Bytes of keys and texts.
     pub(super) bytes: usize,

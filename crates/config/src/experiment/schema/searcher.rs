@@ -197,8 +197,12 @@ const MAX_LENGTH: Field = field(
 )
 .merged(Merge::Replace)
 .warn("is deprecated; training code decides how long it trains");
-const STOP_ONCE: Field = field("stop_once", Kind::Bool, "Older key")
-    .warn("is ignored; halving always stops trials for good");
+const STOP_ONCE: Field = field(
+    "stop_once",
+    Kind::Bool,
+    "Whether halving stops trials for good instead of pausing them, in old versions",
+)
+.warn("is ignored; halving always stops trials for good");
 
 const OLD_MAX_LENGTH: Field = field(
     "max_length",

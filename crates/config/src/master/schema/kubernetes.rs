@@ -25,7 +25,7 @@ keys! {
         /// Service by which pods reach the master.
         #[serde(skip_serializing_if = "Option::is_none")]
         master_service_name: Option<String> = Kind::Text;
-        /// What a slot is.
+        /// Device that a slot is: an NVIDIA GPU, an AMD GPU or processors.
         slot_type: SlotType = Kind::Special(&SLOT_TYPE), or("\"cuda\"");
         /// What a slot asks for.
         slot_resource_requests: SlotRequests = Kind::Section(&SLOT_REQUESTS), or("{}");
@@ -53,11 +53,11 @@ keys! {
         helper_image: String = Kind::Text, or("\"\"");
     }
     without field {
-        /// Older key.
+        /// Settings of Fluent Bit, which shipped the logs of pods in old versions; supervisors send logs now.
         fluent = Kind::Any, warn(IGNORED);
-        /// Older key.
+        /// Name of a Secret with access to the cluster, which the Helm chart reads.
         kubeconfig_secret_name = Kind::Any, warn(SECRET_OF_CHART);
-        /// Older key.
+        /// Key of that Secret under which the kubeconfig is, which the Helm chart reads.
         kubeconfig_secret_value = Kind::Any, warn(SECRET_OF_CHART);
     }
     without key {
@@ -83,7 +83,7 @@ keys! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PodScheduler {
-    /// By the master alone.
+    /// The master alone decides when pods start and which ones give way.
     #[serde(rename = "")]
     Master,
     /// As [`Self::Master`], and pods of a higher priority interrupt others.
@@ -92,9 +92,9 @@ pub enum PodScheduler {
     Coscheduler,
     /// The cluster's own scheduler starts gangs, by a `PodGroup`.
     Podgroup,
-    /// Kueue starts tasks.
+    /// Kueue decides when the pods of a task start.
     Kueue,
-    /// Volcano starts tasks.
+    /// Volcano decides when the pods of a task start.
     Volcano,
     /// Nothing starts the pods of a gang together.
     None,

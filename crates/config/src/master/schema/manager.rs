@@ -50,9 +50,9 @@ pub struct ResourceManager {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum ManagerSettings {
-    /// [`ManagerKind::Agent`].
+    /// Settings of a manager of our own agents.
     Agent(AgentManager),
-    /// [`ManagerKind::Kubernetes`].
+    /// Settings of a manager of a Kubernetes cluster.
     Kubernetes(Box<KubernetesManager>),
     /// [`ManagerKind::Slurm`]: its keys, as given.
     Slurm(Map<String, Value>),

@@ -23,7 +23,7 @@ use crate::yaml::{Node, Tree};
 pub(super) const POOLS: Kind = Kind::List(&Kind::Section(&POOL));
 
 keys! {
-    /// A pool of agents.
+    /// A resource pool: which agents or nodes it has and how its queue is served.
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     pub struct ResourcePool, POOL {
         /// Name of the pool, unique in the cluster.

@@ -78,7 +78,12 @@ pub(super) static PROVIDER: Union = union(
             "What becomes the agent's agent.yaml",
         )
         .secret(),
-        field("agent_fluent_image", Kind::Any, "Older key").warn("is ignored"),
+        field(
+            "agent_fluent_image",
+            Kind::Any,
+            "Image of Fluent Bit, which shipped logs in old versions",
+        )
+        .warn("is ignored"),
         field(
             "max_idle_agent_period",
             Kind::Special(&POSITIVE_DURATION),

@@ -229,7 +229,7 @@ enum Suggestion {
     DocumentPosition(String),
     /// The key of this name further out, by its dotted path.
     Outside(String),
-    /// One of several elsewhere.
+    /// There are keys of this name at several other places: their dotted paths.
     OneOf(Vec<String>),
     /// The dotted path that it is.
     Flat,
