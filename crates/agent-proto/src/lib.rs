@@ -141,7 +141,7 @@ impl fmt::Debug for TunnelSecret {
 /// Everything that the agent holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
-    /// [`PROTOCOL_VERSION`] of the agent.
+    /// Version of the protocol that the agent speaks, its [`PROTOCOL_VERSION`].
     pub protocol: u32,
     /// Id of the agent, unique in the cluster.
     pub agent_id: AgentId,
@@ -165,7 +165,7 @@ pub struct Hello {
     pub tunnel_endpoint: Option<TunnelEndpoint>,
 }
 
-/// State of one container.
+/// What an agent reports of one container.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerReport {
     /// Id of the container.
@@ -180,13 +180,13 @@ pub struct ContainerReport {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum ContainerState {
-    /// Accepted by the agent.
+    /// The agent has accepted it and not begun with it.
     Assigned,
     /// The image is being pulled.
     Pulling,
-    /// It is being created.
+    /// Its image is here; the container is being created and started.
     Starting,
-    /// The supervisor runs.
+    /// The supervisor runs in it, and with it or soon the task's code.
     Running {
         /// Address of the host for the allocation's other containers.
         host_address: String,
@@ -197,7 +197,7 @@ pub enum ContainerState {
     },
     /// Ended; its logs have been handed to the master or given up, with a line about it.
     Terminated {
-        /// How the container ended.
+        /// How the container ended: exit code, signal or failure.
         exit: ContainerExit,
         /// What is known of how its code failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -319,7 +319,7 @@ pub enum AfterRefusal {
 /// What an agent is given about its master.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// [`PROTOCOL_VERSION`] of the master.
+    /// Version of the protocol that the master speaks, its [`PROTOCOL_VERSION`].
     pub protocol: u32,
     /// Software version of the master.
     pub version: String,

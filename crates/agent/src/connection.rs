@@ -154,7 +154,7 @@ struct Attempts {
     made: u32,
     /// Those after full pauses: the short ones at first must not use up the configured number.
     counted: u32,
-    /// Before the next one.
+    /// Pause before the next attempt.
     pause: Duration,
     longest_pause: Duration,
     /// The reason that was logged last, so that it is logged once.

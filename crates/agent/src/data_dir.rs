@@ -47,7 +47,7 @@ pub enum DataDirError {
     /// It cannot be created, read or written.
     #[error("cannot {action} \"{}\" in the agent's data directory", path.display())]
     Access {
-        /// The action that failed.
+        /// The action that failed, as a verb: `create`, `read`.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -104,7 +104,7 @@ impl DataDir {
         })
     }
 
-    /// Identity of this directory.
+    /// Identity of this directory, made when it was created: agents of one id differ in it.
     pub(crate) fn instance_id(&self) -> &InstanceId {
         &self.instance_id
     }
@@ -114,7 +114,7 @@ impl DataDir {
         &self.token
     }
 
-    /// The directory, without links.
+    /// Path of the directory, links resolved.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

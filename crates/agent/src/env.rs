@@ -24,7 +24,7 @@ const GPUS_OF_A_PROCESS: [(DeviceKind, &str); 2] = [
 pub(crate) struct AgentFacts<'a> {
     /// The master as tasks reach it.
     pub(crate) master: &'a MasterAddress,
-    /// The agent's name.
+    /// Id of this agent.
     pub(crate) agent_id: &'a AgentId,
     /// All devices of the agent.
     pub(crate) devices: &'a [Device],
@@ -47,7 +47,7 @@ pub(crate) enum CertCheck {
     Usual,
     /// With the master's certificate alone, in the file [`CERT_FILE`].
     File,
-    /// Not at all.
+    /// Tasks accept any certificate.
     Off,
 }
 

@@ -19,7 +19,7 @@ use crate::containers::store::RuntimeKind;
 
 /// File in the data directory that is written to find out whether that is possible.
 const PROBE_FILE: &str = "probe";
-/// Bytes that are written.
+/// Bytes that are written into that file.
 const PROBE_BYTES: usize = 64 << 10;
 /// Bytes that must be free where containers have their files: less is as good as nothing.
 const LEAST_SPACE: u64 = 4 << 20;

@@ -86,7 +86,7 @@ pub enum AgentError {
         "the supervisor \"{}\" cannot be used: {source}; it is installed in the same directory as the det executable", path.display()
     )]
     Supervisor {
-        /// Where it was expected.
+        /// Path at which the executable was expected.
         path: PathBuf,
         /// The error of the operating system.
         source: std::io::Error,
@@ -119,7 +119,7 @@ pub enum AgentError {
     GaveUp {
         /// Address of the master.
         master: String,
-        /// Number of attempts.
+        /// Number of attempts to connect that failed.
         attempts: u32,
         /// Why the last attempt failed.
         reason: String,

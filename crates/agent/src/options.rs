@@ -22,9 +22,9 @@ pub struct AgentOptions {
     pub resource_pool: String,
     /// Data directory, used by this agent only: directories of containers, its identity, its lock.
     pub data_dir: PathBuf,
-    /// What tasks run in.
+    /// What tasks run in: containers of an engine, or sandboxed processes.
     pub runtime: RuntimeChoice,
-    /// Which devices become slots.
+    /// Which devices of the machine become slots.
     pub slot_type: SlotType,
     /// Comma list of GPU index, UUID, PCI bus id or board serial that narrows detection; `None` = every GPU.
     pub visible_gpus: Option<String>,
@@ -51,7 +51,7 @@ pub struct AgentOptions {
     pub python: Option<PathBuf>,
     /// Directory with the `determined` package, for process tasks whose interpreter does not have it.
     pub python_package_dir: Option<PathBuf>,
-    /// The supervisor's executable.
+    /// Path of the supervisor's executable.
     pub supervisor_path: PathBuf,
     /// How often a lost or failed connection is tried again after a full [`AgentOptions::reconnect_backoff`] before the
     /// agent gives up; `None` = for ever.
@@ -181,7 +181,7 @@ pub struct TunnelServer {
 /// What becomes of containers of an engine that have ended and are known to the master to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndedContainers {
-    /// They are removed.
+    /// They are removed from the engine.
     Removed,
     /// They stay, for a look at what they have left.
     Kept,
@@ -219,7 +219,7 @@ pub struct Limits {
     pub memory_bytes: Option<u64>,
     /// Processor time, in thousandths of a processor.
     pub cpu_millis: Option<u64>,
-    /// Processes and threads.
+    /// Number of processes and threads together.
     pub processes: Option<u64>,
 }
 
@@ -255,7 +255,7 @@ pub enum RuntimeChoice {
     Process,
 }
 
-/// Which devices become slots.
+/// Which devices of the machine become slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SlotType {
     /// NVIDIA GPUs, else AMD GPUs, else one CPU slot.
@@ -265,7 +265,7 @@ pub enum SlotType {
     None,
     /// NVIDIA GPUs and MIG instances only.
     Cuda,
-    /// AMD GPUs only.
+    /// AMD GPUs only, one slot each.
     Rocm,
     /// One CPU slot, even if there are GPUs.
     Cpu,
@@ -287,9 +287,9 @@ pub struct TlsOptions {
 /// Certificate and key of the agent, both PEM files.
 #[derive(Debug, Clone)]
 pub struct ClientIdentity {
-    /// The certificate chain.
+    /// File with the agent's certificate chain, PEM.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// File with the private key of that certificate, PEM.
     pub key: PathBuf,
 }
 

@@ -155,7 +155,8 @@ impl Outbox {
         inner.reports.values().cloned().collect()
     }
 
-    /// Ends a connection.
+    /// Notes that the connection has ended: only log messages stay queued, since the next connection begins with all
+    /// reports.
     pub(crate) fn disconnect(&self) {
         let mut inner = self.lock();
         inner.connected = false;

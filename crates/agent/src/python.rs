@@ -31,7 +31,7 @@ pub enum PythonError {
     /// The file does not exist or cannot be run.
     #[error("\"{}\" is not a Python interpreter that can be run: {reason}", path.display())]
     Unusable {
-        /// The configured path.
+        /// Path of the interpreter, as configured.
         path: PathBuf,
         /// Why it cannot be used, for users.
         reason: String,
@@ -185,7 +185,7 @@ struct About {
     has_determined: bool,
     /// Directories of the interpreter and its libraries.
     directories: Vec<PathBuf>,
-    /// Path of its executable.
+    /// Path of its executable; `None` = it reports none.
     executable: Option<PathBuf>,
 }
 

@@ -38,7 +38,7 @@ pub enum TlsError {
     /// The expected name is not a valid host name.
     #[error("\"{name}\" cannot be a certificate's name")]
     Name {
-        /// The configured name.
+        /// The name that was configured to be expected in the certificate.
         name: String,
     },
     /// The host has no certificate authorities.

@@ -272,14 +272,14 @@ impl Manager {
         }
     }
 
-    /// Ends a container.
+    /// Passes the order to end a container to its task; nothing happens where it is not here.
     pub(crate) fn kill(&self, container_id: &ContainerId, order: KillOrder) {
         if !self.send(container_id, Command::Kill(order)) {
             tracing::debug!(container.id = %container_id, "asked to end a container that is not here");
         }
     }
 
-    /// Removes a container.
+    /// Lets a container be removed with its directory, since the master knows of its end.
     pub(crate) fn remove(&self, container_id: &ContainerId) {
         if !self.send(container_id, Command::Remove) {
             self.shared.outbox.remove(container_id);

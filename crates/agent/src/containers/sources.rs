@@ -19,7 +19,7 @@ use crate::runtime::guard::create_below;
 /// A path of this host as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Source {
-    /// The path without links.
+    /// The path on this host, links resolved.
     path: PathBuf,
     device: u64,
     inode: u64,

@@ -50,7 +50,7 @@ pub(crate) enum Phase {
     Assigned,
     /// About to be started, or started: after a restart the agent must look for it.
     Launching,
-    /// It was started.
+    /// It was started, and can be found again by what is stored here.
     Started(StartedContainer),
     /// Ended; the rest of its logs is still to be shipped. The end is reported to the master after that; until then
     /// the
@@ -85,7 +85,7 @@ pub(crate) struct StartedContainer {
 pub(crate) enum Identity {
     /// A process. The process id may be used again later, but not with the same start time.
     Process(ProcessIdentity),
-    /// The engine's id.
+    /// A container of an engine, by the engine's id of it.
     Engine { id: String },
 }
 
@@ -198,17 +198,17 @@ impl ContainerDir {
         })
     }
 
-    /// The directory itself.
+    /// Path of the container's directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The task's run directory.
+    /// Path of the task's run directory, below the container's.
     pub(crate) fn run(&self) -> PathBuf {
         self.path.join(RUN_SUBDIR)
     }
 
-    /// The supervisor's executable.
+    /// Path at which the container finds the supervisor's executable.
     pub(crate) fn supervisor(&self) -> PathBuf {
         self.path.join("det-supervisor")
     }
@@ -262,7 +262,7 @@ impl ContainerDir {
         self.save(record)
     }
 
-    /// Writes the agent's state.
+    /// Stores what the agent knows of the container in place of what it knew before.
     pub(crate) fn save(&self, record: &Record) -> Result<(), StoreError> {
         self.write("state.json", record)
     }

@@ -45,7 +45,7 @@ struct Instance {
 /// A GPU as a driver or tool describes it, before it has a slot number.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct FoundGpu {
-    /// The driver's index.
+    /// Number of the GPU among those of its driver, from 0.
     index: u32,
     name: String,
     uuid: String,

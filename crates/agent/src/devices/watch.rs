@@ -110,7 +110,7 @@ pub(crate) async fn watch(shared: &SharedState) -> Infallible {
     std::future::pending().await
 }
 
-/// The driver's tool.
+/// The driver's tool that the state of devices is read with, such as `nvidia-smi`.
 struct Tool {
     program: PathBuf,
     /// Which of [`SLOWED_BY_HEAT`] the tool is asked for; beyond the last none.

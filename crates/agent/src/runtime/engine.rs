@@ -114,9 +114,9 @@ impl MissingLimits {
 /// State of a container in the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum EngineState {
-    /// It does not exist.
+    /// The engine has no such container.
     Absent,
-    /// Created, never started.
+    /// The container exists and has never been started.
     Created { id: String },
     /// The process of the container runs.
     Running { id: String },

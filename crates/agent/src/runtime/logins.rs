@@ -30,10 +30,10 @@ pub(super) fn login_file() -> Option<PathBuf> {
 struct Logins {
     #[serde(default)]
     auths: BTreeMap<String, Login>,
-    /// Helpers by registry.
+    /// Programs that give logins, by the registry that they are for.
     #[serde(default, rename = "credHelpers")]
     helpers: BTreeMap<String, String>,
-    /// Helper of all others.
+    /// Program that gives the logins of all other registries; `None` = they are in `auths`.
     #[serde(default, rename = "credsStore")]
     store: Option<String>,
 }
@@ -44,7 +44,7 @@ struct Login {
     identitytoken: Option<String>,
 }
 
-/// What a helper answers.
+/// What a program that gives logins prints, as JSON.
 #[derive(Deserialize)]
 struct Answer {
     #[serde(rename = "Username")]

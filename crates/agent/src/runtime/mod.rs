@@ -44,7 +44,7 @@ pub(crate) struct Runtimes {
 }
 
 impl Runtimes {
-    /// Chooses the runtime.
+    /// Finds what the configured choice allows: an engine that answers, else processes if they are allowed.
     pub(crate) async fn choose(
         choice: RuntimeChoice,
         socket: Option<PathBuf>,

@@ -28,7 +28,7 @@ pub(super) fn full_reference(image: &str) -> String {
 pub(super) struct Login {
     /// `None` = the pull goes without.
     pub(super) credentials: Option<DockerCredentials>,
-    /// Completes "cannot pull image".
+    /// Which login it is, for messages: completes "cannot pull image".
     pub(super) origin: String,
 }
 

@@ -18,9 +18,9 @@ use nix::sys::time::TimeVal;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const BY_FAMILY: u16 = 20;
-/// `NLM_F_REQUEST | NLM_F_DUMP`.
+/// Flags of a request for all sockets: `NLM_F_REQUEST | NLM_F_DUMP`.
 const DUMP: u16 = 0x301;
-/// `NLM_F_REQUEST`: exactly one socket.
+/// Flags of a request for exactly one socket: `NLM_F_REQUEST`.
 const ONE: u16 = 0x1;
 /// `TCP_LISTEN` as a set of states.
 const LISTENING: u32 = 1 << 10;
