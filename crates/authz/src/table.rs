@@ -35,7 +35,7 @@ pub enum Permission {
 }
 
 impl Permission {
-    /// Every permission, once.
+    /// Every permission, once, in the order of their declaration.
     pub const ALL: [Self; 13] = [
         Self::Read,
         Self::ReadUnmasked,
@@ -95,7 +95,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind, once.
+    /// Every kind, once, in the order of their declaration.
     pub const ALL: [Self; 18] = [
         Self::Cluster,
         Self::Agent,

@@ -15,12 +15,12 @@ const PATTERN_WORK: usize = 2_000_000_000;
 pub enum RemovalError {
     /// Comparing all its names with the patterns would keep a processor busy for long.
     TooMuchWork {
-        /// Patterns that were given.
+        /// Number of patterns that were given.
         patterns: usize,
-        /// Entries of the checkpoint.
+        /// Number of files and directories in the checkpoint.
         entries: usize,
     },
-    /// The file system refused.
+    /// The file system refused an operation; what was deleted before stays deleted.
     Io(io::Error),
 }
 

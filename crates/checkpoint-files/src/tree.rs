@@ -17,14 +17,14 @@ const LISTING_BYTES: usize = 48 << 20;
 /// Bytes of memory that an entry of a listing takes beside its path.
 const ENTRY_BYTES: usize = 96;
 
-/// Something in a checkpoint.
+/// A file, directory or link in the directory of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Relative to the checkpoint.
+    /// Path relative to the checkpoint's directory.
     pub path: PathBuf,
-    /// File, directory or link.
+    /// Whether it is a file, a directory or a link.
     pub kind: EntryKind,
-    /// Permission bits of Unix.
+    /// Permission bits of Unix, without the bits of the file's type.
     pub mode: u32,
     /// Unix user id of its owner.
     pub uid: u32,
@@ -199,7 +199,7 @@ pub fn list(root: BorrowedFd<'_>) -> io::Result<Vec<Entry>> {
     }
 }
 
-/// What a listing has.
+/// Which kinds of files a listing has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kinds {
     /// Directories, regular files and links.

@@ -29,7 +29,7 @@ pub use crate::shared::{SHARED_MODE, Sharer, TakenOver};
 /// The most links in one path, as in the kernel.
 const MOST_LINKS: usize = 40;
 
-/// Which links are followed.
+/// Which symbolic links on the way to a path are followed.
 #[derive(Clone, Copy)]
 pub struct Trust<'a> {
     /// The id under which this process sees root of the host: 0, but in a user namespace that of all accounts that are not in it.
@@ -58,9 +58,9 @@ impl Trust<'_> {
 pub struct FoundPath {
     /// Refers to it, without the right to read it (`O_PATH`).
     pub descriptor: OwnedFd,
-    /// Its path without links.
+    /// Its path, links resolved.
     pub path: PathBuf,
-    /// Whether it was created.
+    /// Whether it did not exist and was created now.
     pub is_new: bool,
 }
 
@@ -189,7 +189,7 @@ pub fn open_as_is(path: &Path) -> io::Result<FoundPath> {
 /// What becomes of directories on the way.
 #[derive(Clone, Copy)]
 enum Creation {
-    /// They are opened.
+    /// They are only opened: nothing is created or changed.
     Nothing,
     /// Those that are missing are created, with mode 0755.
     Missing,
@@ -203,7 +203,7 @@ struct Walk<'a> {
     at: OwnedFd,
     path: PathBuf,
     left: VecDeque<OsString>,
-    /// Those that were followed.
+    /// The links that were followed so far.
     links: Vec<PathBuf>,
     is_new: bool,
     taken: Vec<TakenOver>,

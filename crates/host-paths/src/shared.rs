@@ -40,7 +40,7 @@ pub enum Sharer {
 /// A directory that was taken from a user. As text it is a warning for the operators of the host, without path and user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenOver {
-    /// Its path without links.
+    /// Its path, links resolved.
     pub path: PathBuf,
     /// The user id of its owner until then.
     pub uid: u32,
