@@ -29,11 +29,11 @@ pub struct Snapshot {
     pub allocations: Vec<Allocation>,
     /// Containers: all that hold slots, and all others of the shown allocations.
     pub containers: Vec<Container>,
-    /// Places as rows.
+    /// Places: their rows, and what is known of them besides.
     pub places: Vec<Place>,
     /// Rows of checkpoints, with their files.
     pub checkpoints: Vec<Checkpoint>,
-    /// Searches of live experiments.
+    /// Searches of live experiments, as remembered and as computed from their rows.
     pub searches: Vec<Search>,
     /// Changes of state as recorded, oldest first. Of each shown subject at least the newest one.
     pub events: Option<Vec<Event>>,
@@ -54,7 +54,7 @@ pub struct Snapshot {
 pub struct Experiment {
     /// Number of the experiment.
     pub id: ExperimentId,
-    /// Its life cycle's state.
+    /// State of the experiment's life cycle, as stored.
     pub state: ExperimentState,
     /// Whether the row has an end time.
     pub ended: bool,
@@ -75,11 +75,11 @@ pub struct Trial {
     pub request_id: RequestId,
     /// Its current task; a new one after each continuation.
     pub task_id: TaskId,
-    /// Its newest run.
+    /// Number of its newest run, from 1.
     pub run_id: RunId,
     /// Number of failures that count towards the limit of restarts.
     pub restarts: i64,
-    /// Its life cycle's state.
+    /// State of the trial's life cycle, as stored.
     pub state: TrialState,
     /// Whether the row has an end time.
     pub ended: bool,
@@ -94,7 +94,7 @@ pub struct Trial {
 pub struct Task {
     /// Id of the task.
     pub id: TaskId,
-    /// Its life cycle's state.
+    /// State of the task's life cycle, as stored.
     pub state: TaskState,
     /// The task that it belongs to.
     pub parent: Option<TaskId>,
@@ -121,11 +121,11 @@ pub struct Allocation {
     pub task_id: TaskId,
     /// Number of the trial that its task runs; `None` = a task that belongs to no trial.
     pub trial_id: Option<TrialId>,
-    /// Its run number.
+    /// Number of the run of its trial that it is.
     pub run_id: RunId,
-    /// Slots asked for.
+    /// Slots that it asks for; 0 = none.
     pub slots: i64,
-    /// Its life cycle's state.
+    /// State of the allocation's life cycle, as stored.
     pub state: AllocationState,
     /// Whether it can be asked to give its slots back, and its task goes on later.
     pub preemptible: bool,
@@ -182,7 +182,7 @@ pub struct Checkpoint {
     pub uuid: CheckpointId,
     /// Number of the trial that wrote it; `None` = a task without a trial did.
     pub trial_id: Option<TrialId>,
-    /// Whether it is `COMPLETED`.
+    /// Whether its state is `COMPLETED`: all of its files should exist.
     pub complete: bool,
     /// Size in bytes by path, as reported.
     pub manifest: BTreeMap<String, i64>,
@@ -208,7 +208,7 @@ pub struct Search {
 pub struct Event {
     /// The subject of the change.
     pub subject: Subject,
-    /// The kind of change.
+    /// What happened to the subject.
     pub kind: EventKind,
     /// The state after the change; `None` = the event has none.
     pub to: Option<RecordedState>,
@@ -223,11 +223,11 @@ pub struct Report {
     pub run_id: RunId,
     /// The trial's newest run when the report was accepted.
     pub newest_run: RunId,
-    /// Content of the report.
+    /// Content of the report: a metric, a checkpoint, a log line or a call that controls the trial.
     pub what: ReportContent,
 }
 
-/// Content of a report.
+/// What a task reports.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReportContent {
     /// A metric at a step.
@@ -245,14 +245,14 @@ pub enum ReportContent {
     /// A report that controls the trial and has no row of its own: refused from older runs like the others, but not
     /// expected in `stored`.
     Control {
-        /// Description for messages.
+        /// What was reported, in words for messages of violations.
         what: String,
     },
     /// A line of its log.
     Line {
         /// The spool that contains it.
         spool: SpoolId,
-        /// Its sequence number.
+        /// Sequence number of the line in that spool.
         sequence: i64,
     },
 }
@@ -271,7 +271,7 @@ pub struct Process {
 /// A request that was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Description of the request.
+    /// What was requested, in words for messages of violations.
     pub what: String,
     /// Whether the rows have changed nevertheless.
     pub left_something: bool,

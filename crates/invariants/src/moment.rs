@@ -609,7 +609,7 @@ fn refusals(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     }
 }
 
-/// 10: reasons of waiting.
+/// 10: an allocation without slots has a reason to wait, and the stored one is true.
 fn reasons(snapshot: &Snapshot, found: &mut Vec<Violation>) {
     for allocation in snapshot.allocations.iter().filter(|a| !a.ended) {
         if allocation.placed != (allocation.state != AllocationState::Pending) {

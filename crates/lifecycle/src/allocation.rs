@@ -80,7 +80,7 @@ use crate::state_name::AllocationStateName;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AllocationState {
-    /// Waits for slots.
+    /// Has no slots yet: it waits in the queue.
     Pending,
     /// Has slots; its members are on their way to meeting.
     Starting(Phase),
@@ -124,7 +124,7 @@ pub enum AllocationExit {
     Completed,
     /// It gave its slots back because it was asked to, and may go on later.
     Released,
-    /// The code failed.
+    /// The code failed: a restart is charged.
     Failed {
         /// What failed, for users: `the code ended with exit code 3`.
         reason: String,
@@ -180,7 +180,7 @@ pub struct Member {
 pub enum MemberProgress {
     /// It is being started, or runs.
     Alive(Phase),
-    /// It has ended.
+    /// It has ended, in this way.
     Ended(MemberExit),
 }
 
@@ -200,7 +200,7 @@ pub enum MemberExit {
 /// What happens to an allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllocationEvent {
-    /// It is given slots.
+    /// The scheduler gives it slots.
     Place,
     /// A member's row has changed.
     MembersChanged,
@@ -337,7 +337,7 @@ impl AllocationState {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether nothing follows this state: it has ended.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Terminated { .. })
     }

@@ -13,7 +13,7 @@ use crate::allocation::{MemberExit, MemberProgress, Phase};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EnumString, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub enum DesiredState {
-    /// It is to run.
+    /// It is to be started if it does not run yet, and to go on.
     Run,
     /// It is to end: it is asked first, and killed when its grace is over.
     Stop,
@@ -40,9 +40,9 @@ pub enum ObservedState {
     Assigned,
     /// The image is being pulled.
     Pulling,
-    /// It is being created.
+    /// Its image is here; the container is being created and started.
     Starting,
-    /// The supervisor runs.
+    /// The supervisor runs in it, and with it or soon the task's code.
     Running {
         /// Address of the host for the allocation's other containers.
         host_address: String,
@@ -53,7 +53,7 @@ pub enum ObservedState {
     },
     /// Ended; its logs have been handed over, or given up, with a line about it.
     Terminated {
-        /// How the container ended.
+        /// How the container ended: exit code, signal or failure.
         exit: ContainerExit,
         /// What is known of how its code failed.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -100,7 +100,7 @@ use crate::{Refusal, Step};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExperimentState {
-    /// Its trials may run.
+    /// Its trials ask for slots and run.
     Active,
     /// Its trials give their slots back and wait.
     Paused,
@@ -108,7 +108,7 @@ pub enum ExperimentState {
     Stopping(Stop),
     /// At least one trial counts.
     Completed,
-    /// Ended by a user.
+    /// Ended because a user canceled or killed it.
     Canceled,
     /// No trial succeeded, or the search failed.
     Errored,
@@ -145,7 +145,7 @@ pub enum ExperimentEvent {
     Cancel,
     /// A user kills it.
     Kill,
-    /// The search is over.
+    /// The search creates no more trials.
     SearchOver {
         /// How the search ended.
         outcome: SearchOutcome,
@@ -188,7 +188,7 @@ pub enum ExperimentEffect {
     CloseSearch,
     /// Record the end; apply the checkpoint policy.
     End,
-    /// Remove everything of it.
+    /// Remove its checkpoints, files and rows.
     Remove,
 }
 

@@ -33,7 +33,7 @@ pub mod unmanaged;
 /// The answer to an event: the next state, and what to do once it is stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step<S, E> {
-    /// The next state.
+    /// State to store; the same as before if only effects follow.
     pub state: S,
     /// What the caller is to carry out, in this order.
     pub effects: Vec<E>,

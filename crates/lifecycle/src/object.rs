@@ -33,7 +33,7 @@ pub enum ObjectKind {
     Job,
     /// The files that an experiment was submitted with.
     ModelDefinition,
-    /// What containers run on.
+    /// What containers run on: an agent or a node of Kubernetes.
     Place,
     /// A project.
     Project,

@@ -116,7 +116,7 @@ fn number(id: &str) -> Option<i64> {
     id.parse().ok()
 }
 
-/// The subject's identifier.
+/// Prints the subject's id or name, without its kind.
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -148,7 +148,7 @@ pub enum ActorName {
     Place(PlaceId),
     /// A signal to the master's process, by its name.
     Signal(Signal),
-    /// The master by itself.
+    /// The master by itself, on no one's request.
     Master,
 }
 
@@ -186,13 +186,13 @@ pub enum Signal {
 /// What a subject was or is, as an event records it. The words are those of the subject.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordedState {
-    /// Of an experiment or a trial.
+    /// State of an experiment or a trial.
     Work(StateName),
-    /// Of a task.
+    /// State of a task.
     Task(TaskStateName),
-    /// Of an allocation.
+    /// State of an allocation.
     Allocation(AllocationStateName),
-    /// Of a checkpoint.
+    /// State of a checkpoint.
     Checkpoint(CheckpointState),
     /// The resource pool that an allocation waits in ([`EventKind::ResourcePool`]).
     ResourcePool(String),
@@ -280,7 +280,7 @@ macro_rules! words {
 words! {
     /// What happened to a subject.
     EventKind {
-        /// It was added.
+        /// It was created.
         Created = "created",
         /// Its state changed; the record contains from what to what.
         State = "state",
@@ -306,7 +306,7 @@ words! {
         Unpinned = "unpinned",
         /// An allocation was given slots.
         Placed = "placed",
-        /// An allocation ended.
+        /// An allocation ended and gave its slots back.
         Ended = "ended",
         /// An allocation waits in another resource pool.
         ResourcePool = "resource_pool",

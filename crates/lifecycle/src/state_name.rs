@@ -20,7 +20,7 @@ use strum::{EnumString, IntoStaticStr, VariantNames};
 )]
 #[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum StateName {
-    /// It wants to run.
+    /// It runs or waits for slots.
     Active,
     /// It rests until it is activated, or is about to.
     Paused,
@@ -47,7 +47,7 @@ pub enum StateName {
 }
 
 impl StateName {
-    /// Those of what has not come to its end.
+    /// The names of the states that are not ends: what has one of them lives.
     pub const LIVE: [Self; 7] = [
         Self::Active,
         Self::Paused,
@@ -102,11 +102,11 @@ impl AllocationStateName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum TaskStateName {
-    /// It asks for nothing.
+    /// It asks for no slots: it has not begun, rests, or waits for its trial's answer.
     Suspended,
     /// It waits for slots.
     Queued,
-    /// It has slots.
+    /// Its attempt has slots: containers start or run.
     Running,
     /// Its attempt is on its way out.
     Stopping,
@@ -133,13 +133,13 @@ impl TaskStateName {
 pub enum CheckpointState {
     /// They are being written. A state of the wire: no checkpoint is stored before it is complete.
     Active,
-    /// All of them.
+    /// All of its files exist.
     Completed,
-    /// None of them.
+    /// None of its files exist any more.
     Deleted,
     /// Writing them failed. A state of the wire: no such checkpoint is stored.
     Error,
-    /// Some were deleted.
+    /// Some of its files were deleted, others exist.
     PartiallyDeleted,
 }
 

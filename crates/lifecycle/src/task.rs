@@ -165,7 +165,7 @@ pub const MAX_LOSSES: u32 = 5;
 /// When a task is started again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartPolicy {
-    /// As its trial decides.
+    /// When its trial decides so, by its own life cycle.
     ByTrial,
     /// Never: what it has done would be lost. It is not preempted, and cannot be suspended.
     Never,
@@ -273,7 +273,7 @@ pub enum TaskEvent {
 /// What the caller is to carry out for a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskEffect {
-    /// Request the next attempt.
+    /// Create the next attempt, which asks for slots.
     Request,
     /// Ask the live attempt to save and exit; one that has not started ends at once.
     Preempt,
@@ -281,7 +281,7 @@ pub enum TaskEffect {
     Kill,
     /// Notify its trial of the attempt's end.
     NotifyTrial,
-    /// Note the end.
+    /// Record when and how the task ended.
     End,
 }
 
@@ -476,7 +476,7 @@ impl TaskState {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether nothing follows this state: the task has ended.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Ended(_))
     }

@@ -128,7 +128,7 @@ pub enum TrialState {
     Stopping(Stop),
     /// Its code came to its end, or the search stopped it.
     Completed,
-    /// Ended by a user.
+    /// Ended because a user canceled or killed it.
     Canceled,
     /// Failed more often than `max_restarts` allows.
     Errored,
@@ -204,7 +204,7 @@ pub enum TrialEffect {
     Kill,
     /// End the live allocation at once unless it has ended by itself within ten seconds.
     KillSoon,
-    /// Charge one restart.
+    /// Count one more failure against the limit of restarts.
     ChargeRestart,
     /// Count restarts from 0 again.
     ResetRestarts,
@@ -334,7 +334,7 @@ impl TrialState {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether it has ended; only a continuation follows.
     pub fn is_terminal(self) -> bool {
         match self {
             Self::Completed | Self::Canceled | Self::Errored => true,

@@ -120,9 +120,9 @@ pub struct Record {
     pub kind: EventKind,
     /// The state, or what else has changed, before.
     pub from: Option<RecordedState>,
-    /// What it is now.
+    /// The same after the change; `None` = there is none.
     pub to: Option<RecordedState>,
-    /// More, as JSON.
+    /// Further particulars for readers of the record, as JSON text; `None` = none.
     pub detail: Option<String>,
 }
 

@@ -319,7 +319,7 @@ pub enum Event {
         id: AllocationId,
         /// How long it has been silent.
         silent: Duration,
-        /// The longest allowed silence.
+        /// The longest silence that the configuration allows.
         timeout: Duration,
         /// What its processes do, and which rank keeps the others waiting.
         finding: Finding,

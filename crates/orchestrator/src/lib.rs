@@ -134,7 +134,7 @@ pub enum Refusal {
     /// What the event concerns does not exist.
     #[error("{what} \"{id}\" not found")]
     NotFound {
-        /// Kind of the object.
+        /// Kind of the object that was not found.
         what: ObjectKind,
         /// Id of the object that was not found, as text.
         id: String,

@@ -198,7 +198,7 @@ pub struct Due<T> {
 }
 
 impl<T> Due<T> {
-    /// Of things that are due at these moments.
+    /// Sorts things by whether they are due at `now` or later.
     pub fn of(things: impl IntoIterator<Item = (T, Micros)>, now: Micros) -> Self {
         let mut due = Self {
             now: Vec::new(),

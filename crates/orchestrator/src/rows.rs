@@ -58,7 +58,7 @@ pub struct Terms {
 /// By what a search decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SearchedMetrics {
-    /// The searcher metric.
+    /// Name of the validation metric that the search optimises.
     pub metric: String,
     /// The metric by which the search measures how long a trial has trained; `None` = it measures none.
     pub time_metric: Option<String>,
@@ -146,7 +146,7 @@ pub struct Allocation {
     pub id: AllocationId,
     /// The task of which it is an attempt.
     pub task_id: TaskId,
-    /// Kind of its task.
+    /// Kind of the task that it is an attempt of.
     pub kind: TaskKind,
     /// The entry in the job queue that it is part of.
     pub job_id: JobId,
@@ -232,7 +232,7 @@ pub struct SearchState {
 }
 
 impl SearchState {
-    /// Of a search that has just been stored whole.
+    /// The state of a search that has just been stored whole.
     pub fn new(search: Search) -> Self {
         Self {
             search,
