@@ -24,7 +24,7 @@ pub(crate) struct Cluster {
     pub(crate) agents: Agents,
     pub(crate) workspaces: Workspaces,
     pub(crate) jobs: BTreeMap<String, Job>,
-    /// In order of submission.
+    /// All tasks that were submitted, in order of submission.
     pub(crate) tasks: Vec<Task>,
     pub(crate) names: TaskNames,
     /// Tasks that wait or run.
@@ -122,7 +122,7 @@ impl Workspaces {
 pub(crate) struct HeldSlots {
     slots: BTreeMap<String, BTreeMap<u32, usize>>,
     aux: BTreeMap<String, u32>,
-    /// Slots in use.
+    /// Number of slots in use on all agents.
     pub(crate) total: u64,
 }
 
@@ -507,7 +507,7 @@ impl Cluster {
         self.touch_task(number);
     }
 
-    /// Ends a task.
+    /// Ends a task, and with it what it holds.
     pub(crate) fn end(&mut self, number: usize, how: End) {
         self.remove_live(number);
         let now = self.now;

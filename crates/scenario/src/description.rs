@@ -16,13 +16,13 @@ pub struct Scenario {
     pub name: String,
     /// Description for users; may be empty.
     pub about: String,
-    /// The resource pool.
+    /// The resource pool that is simulated.
     pub pool: Pool,
-    /// Workspaces by name.
+    /// Limits of workspaces, by name of the workspace.
     pub workspaces: BTreeMap<String, WorkspaceSettings>,
     /// Settings of jobs by name, for their first submission.
     pub jobs: BTreeMap<String, JobSettings>,
-    /// What happens, in order.
+    /// What happens and what is expected then, in order.
     pub steps: Vec<Step>,
     /// How many of the first steps set up the initial state; they have no number and are not in the report.
     pub initial_steps: usize,
@@ -50,11 +50,11 @@ pub struct AgentDescription {
     pub slots: u32,
     /// Most zero-slot tasks on it at a time.
     pub aux: u32,
-    /// Whether it takes work.
+    /// Whether it takes new work, is draining or is disabled.
     pub service: Service,
 }
 
-/// Limits of a workspace.
+/// How many slots the jobs of a workspace may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct WorkspaceSettings {
     /// Most slots that its jobs use together; `None` = any number.
@@ -68,7 +68,7 @@ pub struct WorkspaceSettings {
 pub struct JobSettings {
     /// 1 to 99, lower goes first.
     pub priority: Option<u8>,
-    /// Share weight, above 0.
+    /// Share weight under fair share, above 0.
     pub weight: Option<f64>,
     /// Most slots in use at a time; `Some(None)` = no cap.
     pub max_slots: Option<Option<u32>>,
@@ -116,7 +116,7 @@ impl Default for Step {
     }
 }
 
-/// When a step happens.
+/// When a step happens, in simulated time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StepTime {
     /// At the same time as the step before, after it.
@@ -127,7 +127,7 @@ pub enum StepTime {
     At(Duration),
 }
 
-/// Something that happens.
+/// Something that users, tasks or agents do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
     /// Tasks are submitted.
@@ -148,14 +148,14 @@ pub enum Operation {
     Set {
         /// Name of the job that is changed.
         job: String,
-        /// The settings that change.
+        /// The settings that change; those that are `None` stay.
         settings: JobSettings,
     },
     /// A user changes the limit of a workspace.
     Limit {
         /// Name of the workspace that is changed.
         workspace: String,
-        /// Its new limits.
+        /// Its new limits, in place of all it had.
         settings: WorkspaceSettings,
     },
     /// A user moves a job in the queue.
@@ -178,12 +178,12 @@ pub enum Operation {
     Serve {
         /// The agents or slots.
         places: Vec<ServiceTarget>,
-        /// Their new service state.
+        /// Whether they take work from now on.
         service: Service,
     },
     /// Connections of agents are lost.
     Lose(Vec<String>),
-    /// Agents connect again.
+    /// Agents whose connection was lost connect again.
     Return(Vec<String>),
     /// New agents join the pool.
     Join(Vec<AgentDescription>),
@@ -211,11 +211,11 @@ pub struct Submission {
     pub settings: JobSettings,
     /// Name of the task; `None` = the job's name and a number.
     pub name: Option<String>,
-    /// Number of tasks.
+    /// How many tasks like this are submitted.
     pub tasks: u32,
     /// Their kind, which determines defaults.
     pub kind: TaskKind,
-    /// Slots of each.
+    /// Slots that each task asks for; 0 = none.
     pub slots: u32,
     /// Whether they can be asked to stop and start again later.
     pub preemptible: bool,
@@ -251,7 +251,7 @@ pub struct Start {
 /// What a submission of a kind of task has where its description does not mention it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KindDefaults {
-    /// Slots of each task.
+    /// Slots that each task asks for; 0 = none.
     pub slots: u32,
     /// Whether it can be asked to stop and start again later.
     pub preemptible: bool,
@@ -262,7 +262,7 @@ pub struct KindDefaults {
 }
 
 impl KindDefaults {
-    /// Those of a kind.
+    /// The defaults of tasks of a kind.
     pub const fn of(kind: TaskKind) -> Self {
         let service = Self {
             slots: 1,
@@ -322,18 +322,18 @@ impl Expectation {
 /// What is expected to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RunExpectation {
-    /// This many tasks.
+    /// Exactly this many tasks run.
     Tasks(u64),
     /// At least one task runs, and its tasks run on exactly these agents.
     On(BTreeSet<String>),
-    /// Slots by agent.
+    /// The running tasks have exactly so many slots, by agent.
     Slots(BTreeMap<String, u64>),
 }
 
 /// What is expected to wait.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WaitExpectation {
-    /// This many tasks.
+    /// Exactly this many tasks wait.
     Tasks(u64),
     /// At least one task waits, and all that wait do so for a reason of this kind.
     Because(String),

@@ -345,7 +345,7 @@ impl Reader {
         }
     }
 
-    /// One of these words.
+    /// The value that belongs to the word in the text; an error is noted if it is none of `words`.
     pub(crate) fn choice<T: Copy>(
         &mut self,
         value: &Value<'_>,

@@ -49,7 +49,7 @@ pub enum OnImpossible {
 /// How much a report contains of each moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Detail {
-    /// Only what changed.
+    /// Only what changed since the moment before.
     #[default]
     Changes,
     /// What changed, all that runs and waits, and the queue.

@@ -16,7 +16,7 @@ pub struct Report {
     pub name: String,
     /// The rule of the pool, as text for users.
     pub policy: String,
-    /// What happened, in order.
+    /// The moments at which something happened, in order of time.
     pub moments: Vec<Moment>,
     /// The result of each job, in order of name.
     pub jobs: Vec<JobReport>,
@@ -45,7 +45,7 @@ pub struct Moment {
     pub decisions: Vec<Decision>,
     /// Tasks that start to wait, or wait for another kind of reason than before.
     pub begin_to_wait: Vec<WaitingTask>,
-    /// Slots in use.
+    /// Slots that running tasks hold at that moment.
     pub used: u64,
     /// Slots of agents that take work.
     pub capacity: u64,
@@ -103,7 +103,7 @@ pub struct WaitingTask {
     pub task: String,
     /// Id of the job that the task belongs to.
     pub job: String,
-    /// Slots asked for.
+    /// Slots that the task asks for.
     pub slots: u32,
     /// Since when, in seconds from the start.
     pub since: f64,
@@ -141,11 +141,11 @@ pub struct QueueEntry {
     pub max_slots: Option<u32>,
     /// Number of jobs ahead; `None` = the policy has no order.
     pub ahead: Option<u64>,
-    /// Tasks that have slots.
+    /// Number of its tasks that have slots.
     pub running: u64,
-    /// Tasks that wait.
+    /// Number of its tasks that wait.
     pub waiting: u64,
-    /// Slots in use.
+    /// Slots that its running tasks hold.
     pub slots: u64,
 }
 
@@ -154,9 +154,9 @@ pub struct QueueEntry {
 pub struct JobReport {
     /// Name of the job.
     pub job: String,
-    /// Tasks it had.
+    /// Number of tasks it had over the whole simulation.
     pub tasks: u64,
-    /// Tasks that completed.
+    /// Number of its tasks that came to their end by themselves.
     pub completed: u64,
     /// Tasks that failed or were killed.
     pub lost: u64,
@@ -196,7 +196,7 @@ pub struct Mismatch {
     pub step: usize,
     /// Its line in the text.
     pub line: Option<u32>,
-    /// What was expected, `running.search`.
+    /// What the expectation is about, as its path in the description: `running.search`.
     pub what: String,
     /// The value that was expected.
     pub expected: String,

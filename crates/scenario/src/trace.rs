@@ -34,7 +34,7 @@ pub struct Trace {
     pub restarts: bool,
     /// What is expected when the search starts.
     pub start: Option<ActionExpectation>,
-    /// What happens, in order.
+    /// The events that the search receives, in order.
     pub events: Vec<TraceStep>,
 }
 
@@ -67,7 +67,7 @@ pub struct TraceStep {
 pub enum TraceEvent {
     /// A trial reports a validation.
     Report {
-        /// Number of the trial.
+        /// Number of the trial within the search, from 1.
         trial: usize,
         /// The searcher's metric; `None` = the report does not have it, or no number.
         metric: Option<f64>,
@@ -76,21 +76,21 @@ pub enum TraceEvent {
     },
     /// A trial reports its progress.
     Progress {
-        /// Number of the trial.
+        /// Number of the trial within the search, from 1.
         trial: usize,
-        /// From 0 to 1.
+        /// How far the trial is, from 0 to 1.
         fraction: f64,
     },
     /// A trial will not be started again.
     Exit {
-        /// Number of the trial.
+        /// Number of the trial within the search, from 1.
         trial: usize,
         /// Why it is not started again.
         reason: ExitReason,
     },
-    /// A trial has ended.
+    /// A trial has ended, and its search is notified.
     End {
-        /// Number of the trial.
+        /// Number of the trial within the search, from 1.
         trial: usize,
     },
     /// The experiment is being stopped.
@@ -160,20 +160,20 @@ pub enum SearchAction {
         /// Number of the trial within the search, from 1.
         trial: usize,
     },
-    /// The search is over.
+    /// Create no more trials: the search is over, with this outcome.
     Shutdown(Outcome),
 }
 
 /// A trial of a trace.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TracedTrial {
-    /// Its number, from 1.
+    /// Number of the trial within the search, from 1.
     pub trial: usize,
     /// Its id, which depends only on the seed of the search.
     pub request_id: RequestId,
     /// Hyperparameters that the search chose for the trial.
     pub hyperparameters: Map<String, Value>,
-    /// Seed of its code.
+    /// Seed that its code is given for its random numbers.
     pub seed: u32,
     /// Its state in the search: `running`, `stopping`, `exiting` or `ended`.
     pub state: &'static str,

@@ -57,7 +57,7 @@ impl Reasons {
 /// The outcome for a request, before the numbers of its reason are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Wait {
-    /// Not decided yet.
+    /// The rule has not come to this request yet.
     Open,
     Starts,
     /// The places in service cannot hold it; the [`Feasibility`] of its shape has the reason.
@@ -103,7 +103,7 @@ pub(crate) struct DecisionState<'a> {
     pub(crate) workspaces: Workspaces,
     /// By running allocation: whether it stops, by an earlier plan or this one.
     pub(crate) stopping: Vec<bool>,
-    /// The outcome by request.
+    /// What becomes of each request, by the number of the request.
     pub(crate) waits: Vec<Wait>,
     /// Running allocations that stop for a request, or whose end it waits for; ascending.
     pub(crate) freeing: BTreeMap<usize, Vec<usize>>,

@@ -102,7 +102,7 @@ struct Iteration {
     blocked_by_fixed: BTreeSet<usize>,
     /// Requests for which units are held back, with the places.
     reserving: BTreeMap<usize, BTreeSet<PlaceRank>>,
-    /// Computed on demand.
+    /// Running work that can be preempted; `None` = nothing has asked for it yet.
     preemptible: Option<PreemptibleWork>,
     /// Shapes for which there are no victims.
     victimless: ShapeSet,

@@ -25,7 +25,7 @@ pub(crate) struct FreeCapacity<'a> {
     held_back: Vec<u32>,
 }
 
-/// Running work that stops.
+/// Which running allocations stop, and for whom.
 #[derive(Clone, Copy)]
 pub(crate) struct StoppingWork<'s> {
     /// By running allocation: whether it stops, by an earlier plan or this one.

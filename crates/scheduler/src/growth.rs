@@ -207,7 +207,7 @@ fn closes(reason: &WaitReason) -> bool {
     }
 }
 
-/// What a request takes.
+/// What a request takes of the places that exist or may be added.
 struct Claim {
     growth: Growth,
     /// How many of its shares are of places that do not exist yet.
@@ -220,7 +220,7 @@ struct Remainder {
     slots: u32,
     /// All slots of the place.
     size: u32,
-    /// Containers without slots.
+    /// How many more containers without slots it may have.
     auxiliary: u32,
 }
 

@@ -13,7 +13,7 @@ use crate::capacity::SlotDemand;
 /// One resource pool at one moment.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct PoolSnapshot {
-    /// How the pool decides.
+    /// The rules by which the pool orders, places and preempts.
     pub settings: PoolSettings,
     /// All places of the pool, in any order; ids are unique.
     pub places: Vec<PlaceSnapshot>,
@@ -21,7 +21,7 @@ pub struct PoolSnapshot {
     pub running: Vec<RunningAllocation>,
 }
 
-/// How a pool decides.
+/// The rules by which a pool orders, places and preempts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolSettings {
     /// The rule by which requests are ordered and preempted.
@@ -117,7 +117,7 @@ pub struct Provisionable {
 pub struct PlaceSnapshot {
     /// Identifies the place in the cluster.
     pub id: PlaceId,
-    /// Whether it takes work.
+    /// Whether it takes new work, and if not, why.
     pub state: PlaceState,
     /// Its devices, in any order; ids are unique on the place.
     pub slots: Vec<SlotSnapshot>,
@@ -130,7 +130,7 @@ pub struct PlaceSnapshot {
 /// Whether a place takes work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlaceState {
-    /// Takes new work.
+    /// It is connected and takes new work.
     Enabled,
     /// A user asked it to finish its work and take nothing new.
     Draining,
@@ -152,7 +152,7 @@ pub struct SlotSnapshot {
 /// Whether a slot is free. A slot is offered only when it is [`SlotState::Free`] and no running allocation names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotState {
-    /// No allocation holds it.
+    /// No allocation holds it, and new work may have it.
     Free,
     /// This allocation holds it.
     Held(AllocationId),
@@ -167,7 +167,7 @@ pub enum SlotState {
 /// An allocation that holds slots, or an auxiliary unit (one for a zero-slot container), of the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunningAllocation {
-    /// What it asked for.
+    /// The request by which it got its slots.
     pub request: Request,
     /// What it still holds: slots by place. A zero-slot allocation has one part without slots. Containers that have
     /// exited are not in it any more.
@@ -228,7 +228,7 @@ impl WorkspaceLimit {
     }
 }
 
-/// A request for slots.
+/// What an allocation asks for, and under which conditions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The allocation that starts when the request is placed.
@@ -276,7 +276,7 @@ pub struct Misfits {
 pub struct MisfitGroup {
     /// What they lack, completing "a place does not fit: …".
     pub reason: String,
-    /// How many places.
+    /// Number of places that lack this.
     #[serde(rename = "agents")]
     pub places: u32,
 }

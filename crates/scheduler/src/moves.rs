@@ -17,9 +17,9 @@ const STEP: i64 = 1_000_000;
 pub struct QueueEntry {
     /// Id of the job that the entry is of.
     pub job_id: JobId,
-    /// 1 to 99.
+    /// Priority of the job, 1 to 99; the pool's order decides which goes first.
     pub priority: u8,
-    /// When it was submitted.
+    /// When the job was submitted.
     pub submitted_at: Micros,
     /// Position on the scale of submission times; `None` = its submission: see [`crate::Job::position`].
     pub position: Option<i64>,

@@ -21,7 +21,7 @@ const MOST_REMOVED: usize = 64;
 pub(crate) struct Jobs {
     numbers: HashMap<JobId, usize>,
     known: Vec<KnownJob>,
-    /// Numbers in queue order.
+    /// Numbers of the jobs in the order in which they are served.
     in_order: Vec<usize>,
     added: Vec<usize>,
     /// Jobs whose settings have changed.

@@ -10,7 +10,7 @@ const FEW: usize = 16;
 
 /// An entry of the list.
 pub(crate) trait OrderedEntry {
-    /// Number of its job.
+    /// Number of the job that it belongs to.
     fn job(&self) -> usize;
     fn requested_at(&self) -> Micros;
     fn id(&self) -> &AllocationId;

@@ -26,7 +26,7 @@ pub struct Plan {
     pub reservations: Vec<Reservation>,
 }
 
-/// A request that starts.
+/// A request that starts now, and on which slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The allocation that starts.
@@ -50,7 +50,7 @@ pub struct Preemption {
 /// Slots that are being freed and are now for another request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandOver {
-    /// The stopping allocation.
+    /// The allocation that is stopping and still holds the slots.
     pub allocation_id: AllocationId,
     /// The waiting request that gets its slots from now on.
     pub for_allocation: AllocationId,
@@ -62,7 +62,7 @@ pub struct HandOver {
 pub enum PreemptReason {
     /// A more important request needs its slots.
     HigherPriority {
-        /// Priority of the request.
+        /// Priority of the request that needs the slots, 1 to 99.
         priority: u8,
         /// Priority of the allocation that stops.
         own_priority: u8,
@@ -74,7 +74,7 @@ pub enum PreemptReason {
     MovedAhead,
     /// Its job has more slots than `max_slots` allows.
     OverJobCap {
-        /// The job's cap.
+        /// Most slots that the job may use at a time.
         max_slots: u32,
         /// Slots of the job's allocations that had not been asked to stop before.
         in_use: u32,
@@ -118,7 +118,7 @@ impl fmt::Display for PreemptReason {
 /// Places held back for a request that has waited too long, or whose victims are stopping.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reservation {
-    /// The request that waits.
+    /// The waiting request that the places are held back for.
     pub allocation_id: AllocationId,
     /// The places, in id order; requests behind it (of the same priority, where priorities decide) do not start on what
     /// is held there.

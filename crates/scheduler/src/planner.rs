@@ -42,11 +42,11 @@ pub struct Planner {
 /// What a pass decided, and the reasons that have changed since the caller last received them.
 #[derive(Debug, Default)]
 pub struct Pass {
-    /// As in [`Plan::placements`].
+    /// Requests that start, as in [`Plan::placements`].
     pub placements: Vec<Placement>,
-    /// As in [`Plan::preempt`].
+    /// Running allocations that are to stop, as in [`Plan::preempt`].
     pub preempt: Vec<Preemption>,
-    /// As in [`Plan::hand_over`].
+    /// Slots being freed that change hands, as in [`Plan::hand_over`].
     pub hand_over: Vec<HandOver>,
     /// Requests whose kind of reason differs from the one last reported, requests without a reported reason, and some
     /// of those whose reason changed only in its numbers.

@@ -30,9 +30,9 @@ pub(crate) struct PreparedPool {
     /// In id order; the index is the place's rank.
     pub(crate) places: Vec<PlaceView>,
     pub(crate) jobs: Vec<JobView>,
-    /// In queue order.
+    /// Waiting requests in the order in which they are served.
     pub(crate) requests: OrderedList<WaitingRequest>,
-    /// In queue order.
+    /// Running allocations in the order of their jobs in the queue.
     pub(crate) running: OrderedList<ActiveAllocation>,
     pub(crate) shapes: Vec<ShapeView>,
     /// The workspaces that have a limit.
@@ -92,7 +92,7 @@ pub(crate) struct JobView {
     pub(crate) priority: u8,
     /// Rank of the priority in the pool's order; the lower one goes first.
     pub(crate) rank: i64,
-    /// Above 0 and finite.
+    /// Share weight of the job, above 0 and finite.
     pub(crate) weight: f64,
     pub(crate) max_slots: Option<u32>,
     pub(crate) submitted_at: Micros,
@@ -236,7 +236,7 @@ pub(crate) struct Part {
     pub(crate) place: PlaceRank,
     /// Units that can be given out again when it ends.
     pub(crate) usable: u32,
-    /// All units it holds.
+    /// All units it holds, those included that nothing else may have afterwards.
     pub(crate) held: u32,
 }
 

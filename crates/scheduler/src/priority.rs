@@ -95,7 +95,7 @@ struct ReservingRequest {
 
 /// State of the priority class that is being decided.
 struct Class {
-    /// Rank of its priority.
+    /// Rank of the priority in the pool's order; the lower one goes first.
     rank: i64,
     /// Requests to be considered in step 2, in order.
     pending: Vec<PendingRequest>,

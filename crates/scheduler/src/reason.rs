@@ -48,30 +48,30 @@ pub enum WaitReason {
     #[strum_discriminants(serde(rename = "no_agent_large_enough"))]
     #[strum_discriminants(strum(serialize = "no_agent_large_enough"))]
     NoPlaceLargeEnough {
-        /// Slots asked for.
+        /// Slots that the request asks for.
         needed: u32,
         /// Slots of the largest place that is not excluded.
         largest: u32,
     },
     /// All slots must be in one container, and a container of the pool may not have that many.
     ContainerTooLarge {
-        /// Slots asked for.
+        /// Slots that the request asks for.
         needed: u32,
         /// Most slots of one container.
         most: u32,
     },
     /// All places together have fewer slots.
     PoolTooSmall {
-        /// Slots asked for.
+        /// Slots that the request asks for.
         needed: u32,
         /// Slots of all places that are not excluded.
         capacity: u32,
     },
     /// A request larger than one place takes whole places of equal size, and no such places add up to it.
     GangDoesNotDivide {
-        /// Slots asked for.
+        /// Slots that the request asks for.
         needed: u32,
-        /// Sizes present, largest first.
+        /// Sizes of the pool's places with the number of each, largest first.
         #[serde(rename = "agents")]
         places: Vec<PlaceGroup>,
         /// The next smaller and the next larger size that would fit, where there is one.
@@ -82,13 +82,13 @@ pub enum WaitReason {
     #[strum_discriminants(serde(rename = "agents_unavailable"))]
     #[strum_discriminants(strum(serialize = "agents_unavailable"))]
     PlacesUnavailable {
-        /// Slots asked for.
+        /// Slots that the request asks for.
         needed: u32,
         /// Slots of enabled places that are not excluded, in use or not.
         usable: u32,
-        /// Places that are draining.
+        /// Number of places that are draining.
         draining: u32,
-        /// Places that are disabled.
+        /// Number of places that are disabled.
         disabled: u32,
         /// Places whose connection is lost.
         disconnected: u32,
@@ -103,7 +103,7 @@ pub enum WaitReason {
     },
     /// It fits only instances that a provisioner has yet to add.
     WaitingForInstances {
-        /// Slots asked for.
+        /// Slots that the request asks for.
         needed: u32,
         /// Slots of one instance.
         slots_per_instance: u32,
@@ -112,9 +112,9 @@ pub enum WaitReason {
     },
     /// The job is at its `max_slots`.
     OverJobCap {
-        /// Slots asked for.
+        /// Slots that the request asks for.
         needed: u32,
-        /// The job's cap.
+        /// Most slots that the job may use at a time.
         max_slots: u32,
         /// Slots the job has, those of stopping allocations included.
         in_use: u32,
@@ -124,9 +124,9 @@ pub enum WaitReason {
     OverWorkspaceLimit {
         /// Number of the workspace whose limit it is.
         workspace: WorkspaceId,
-        /// Slots asked for.
+        /// Slots that the request asks for.
         needed: u32,
-        /// The workspace's limit.
+        /// Most slots that the workspace may use at a time, in all pools together.
         max_slots: u32,
         /// Slots the workspace has in all pools, those of stopping allocations included.
         in_use: u32,
@@ -136,7 +136,7 @@ pub enum WaitReason {
     },
     /// Starting it would take its job above its fair share, and nothing is left over to be handed out.
     OverFairShare {
-        /// Slots asked for.
+        /// Slots that the request asks for.
         needed: u32,
         /// Slots that the job is entitled to.
         share: u32,
@@ -151,12 +151,12 @@ pub enum WaitReason {
     },
     /// An earlier request of the same job waits for free slots, and the pool starts the tasks of a job in order.
     BehindOwnJob {
-        /// The earlier request.
+        /// Allocation of the earlier request.
         allocation: AllocationId,
     },
     /// A more important request waits.
     BehindHigherPriority {
-        /// The more important request.
+        /// Allocation of the more important request.
         allocation: AllocationId,
         /// Priority of the more important request.
         priority: u8,
@@ -169,7 +169,7 @@ pub enum WaitReason {
     /// It would fit, but those slots are kept for another request that goes first (of the same priority, where
     /// priorities decide): one that has waited too long, or one for which running work is being stopped.
     ReservedFor {
-        /// The other request.
+        /// Allocation of the request that the slots are kept for.
         allocation: AllocationId,
     },
     /// The slots for it are being freed.
@@ -179,7 +179,7 @@ pub enum WaitReason {
     },
     /// Too many slots are in use.
     NotEnoughFreeSlots {
-        /// Slots asked for.
+        /// Slots that the request asks for.
         needed: u32,
         /// Whether they must be on one place.
         #[serde(rename = "single_agent")]
@@ -239,12 +239,12 @@ fn rfc3339<S: Serializer>(at: &Micros, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_str(&moment(*at))
 }
 
-/// Places of one size.
+/// Places of a pool that have equally many slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct PlaceGroup {
-    /// Slots of each.
+    /// Slots of each of these places.
     pub slots: u32,
-    /// How many there are.
+    /// Number of these places.
     #[serde(rename = "agents")]
     pub places: u32,
 }
@@ -307,7 +307,7 @@ impl WaitKind {
     /// Their names, in the same order.
     pub const NAMES: &'static [&'static str] = <Self as VariantNames>::VARIANTS;
 
-    /// The stable name.
+    /// The name of the kind for programs, which does not change: `not_enough_free_slots`.
     pub fn name(self) -> &'static str {
         self.into()
     }

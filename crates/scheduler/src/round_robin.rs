@@ -51,7 +51,7 @@ struct RoundRobinPass<'a> {
 struct Line {
     /// The first one that has not been considered.
     next: usize,
-    /// One after the last.
+    /// One after the number of the job's last request.
     end: usize,
     /// The one that did not fit.
     blocked: Option<usize>,

@@ -21,7 +21,7 @@ use crate::model::{PlaceSnapshot, PlaceState, SlotSnapshot, SlotState};
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Service {
-    /// It takes new work.
+    /// It takes new work, if it is connected.
     #[default]
     Enabled,
     /// It finishes what it has and takes nothing new.
@@ -92,7 +92,7 @@ impl Services {
         }
     }
 
-    /// Of one slot by itself.
+    /// What users let one slot do, whatever holds for its whole place.
     pub fn of_slot(&self, slot: SlotId) -> Service {
         self.slots.get(&slot).copied().unwrap_or_default()
     }

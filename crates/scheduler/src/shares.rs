@@ -12,7 +12,7 @@
 /// A job's claim to slots.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Claim {
-    /// Above 0 and finite.
+    /// Share weight, above 0 and finite.
     pub(crate) weight: f64,
     /// Slots that it could use at one time.
     pub(crate) demand: u64,

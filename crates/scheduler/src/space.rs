@@ -41,7 +41,7 @@ impl Shape {
     }
 }
 
-/// Units of one place.
+/// The units of one place, slots or auxiliary ones: how many there are and how many are taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cell {
     /// Whether new work may be placed.

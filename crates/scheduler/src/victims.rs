@@ -63,7 +63,7 @@ struct SpaceDelta<'a> {
     groups: BTreeMap<u32, u32>,
 }
 
-/// Units of one place.
+/// How many units of one place are free and in use, while victims are chosen.
 #[derive(Clone, Copy)]
 struct PlaceUse {
     /// Below 0 where more is held than there may be: a limit that was lowered.

@@ -11,7 +11,7 @@ pub enum SearchError {
     Setting {
         /// Name of the setting below `searcher`.
         field: &'static str,
-        /// Its value as configured.
+        /// The value that was configured, as text.
         value: String,
         /// What is allowed, a sentence for users.
         allowed: String,

@@ -47,7 +47,7 @@ pub struct Search {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Phase {
-    /// Created, but not started.
+    /// Created; its first trials have not been asked for yet.
     New,
     /// Creating and stopping trials.
     Searching,

@@ -41,7 +41,7 @@ enum MethodName {
     Single,
     Random,
     Grid,
-    /// One bracket or several.
+    /// Successive halving, with one bracket or several.
     Halving,
 }
 
