@@ -17,10 +17,10 @@ use crate::rows::{SECOND, Time};
 pub struct History {
     /// Luck of everything that is not in the list: delays, and what users' code does.
     pub seed: u64,
-    /// How the pool decides.
+    /// The rule by which the pool serves its queue.
     #[serde(default)]
     pub rule: Rule,
-    /// Slots of each agent.
+    /// Number of slots of each agent.
     pub agents: Vec<u32>,
     /// In order of time, which is in microseconds.
     pub steps: Vec<(Time, What)>,
@@ -28,14 +28,14 @@ pub struct History {
     pub heal_at: Time,
 }
 
-/// How the pool decides.
+/// The rule by which the pool serves its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// By priority, with preemption.
+    /// The more important job first; less important work is preempted for it.
     #[default]
     Priority,
-    /// By weight and demand.
+    /// Slots are shared out among jobs by their weights and what they can use.
     FairShare,
     /// Job by job in turn.
     RoundRobin,
@@ -73,16 +73,16 @@ pub enum What {
     MasterCrash(Time),
     /// The master dies around the commit that comes after so many more.
     CrashAtCommit {
-        /// Commits until then.
+        /// How many commits come before that one.
         skip: u32,
-        /// Whether that commit happens.
+        /// Whether that commit takes effect before the master dies.
         committed: bool,
         /// Until it is started again.
         down: Time,
     },
     /// The commit that comes after so many more is answered with a failure.
     CommitFails {
-        /// Commits until then.
+        /// How many commits come before that one.
         skip: u32,
         /// Whether it happens all the same.
         committed: bool,
@@ -107,13 +107,13 @@ pub enum What {
         /// The directions of the connection that are cut.
         ways: Ways,
     },
-    /// An agent's connection breaks.
+    /// The connection of an agent breaks; the agent connects again by itself.
     Reset(usize),
     /// Everything between an agent's host and the master takes so much longer, for so long.
     Slow {
         /// The number of the agent, from 0.
         agent: usize,
-        /// Added to each message.
+        /// How much longer each message takes, in microseconds.
         delay: Time,
         /// How long messages are delayed.
         long: Time,
@@ -126,18 +126,18 @@ pub enum What {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskWish {
-    /// See the life cycle of a task.
+    /// Pause it: it gives its slots back and asks for none.
     Pause,
-    /// See the life cycle of a task.
+    /// Activate it after a pause.
     Activate,
-    /// See the life cycle of a task.
+    /// Kill it: its attempt ends at once.
     Kill,
 }
 
 /// A task of its own as launched, and what its code does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
-    /// Its kind; no trial.
+    /// Kind of the task; never a trial.
     pub kind: TaskKind,
     /// Its slots, on one agent.
     pub slots: u32,
@@ -147,7 +147,7 @@ pub struct Launch {
     pub preemptible: Option<bool>,
     /// Steps after which it comes to its end.
     pub steps: i64,
-    /// Of one step.
+    /// How long one step takes, in microseconds.
     pub step_time: Time,
     /// Of a hundred attempts so many fail.
     pub failing: u32,
@@ -211,17 +211,17 @@ impl Launch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wish {
-    /// See the life cycle.
+    /// Pause it: its trials give their slots back and wait.
     Pause,
-    /// See the life cycle.
+    /// Activate it after a pause.
     Activate,
-    /// See the life cycle.
+    /// Cancel it: its trials save first.
     Cancel,
-    /// See the life cycle.
+    /// Kill it: its trials end at once.
     Kill,
-    /// See the life cycle.
+    /// Continue it after its end.
     Continue,
-    /// See the life cycle.
+    /// Delete it with its checkpoints.
     Delete,
 }
 
@@ -231,9 +231,9 @@ pub enum Wish {
 pub enum Service {
     /// It takes new work.
     Enable,
-    /// Finishes what it has.
+    /// It finishes what it has and takes nothing new.
     Drain,
-    /// What runs is killed.
+    /// It takes nothing new, and what runs on it is killed.
     Disable,
 }
 
@@ -251,7 +251,7 @@ impl From<Service> for det_scheduler::Service {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Host {
-    /// They run on.
+    /// The host stays up: they run on without the agent.
     Stays,
     /// The host restarts: they are gone, the agent's records are kept.
     Restarts,
@@ -274,20 +274,20 @@ pub enum Ways {
 /// An experiment as submitted, and what its code does.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Submission {
-    /// How it searches.
+    /// How it searches, and so how many trials it creates.
     pub search: SearchMethod,
-    /// Slots of each trial.
+    /// Slots that each trial asks for.
     pub slots: u32,
     /// Whether they must be on one agent.
     #[serde(rename = "single_agent")]
     pub single_place: bool,
     /// 1 to 99, lower first: the pool here is one of agents.
     pub priority: u8,
-    /// Failures that are forgiven.
+    /// How many failures of a trial are followed by another start; one more ends it.
     pub max_restarts: u32,
     /// Steps of a trial that is not stopped.
     pub steps: i64,
-    /// Of one step.
+    /// How long one step takes, in microseconds.
     pub step_time: Time,
     /// A checkpoint after so many steps.
     pub checkpoint_every: i64,

@@ -53,7 +53,7 @@ pub enum Mutant {
     UnreportedEnd,
 }
 
-/// Where a defect is.
+/// The part of the simulated system that has the defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Where {
     Core(CoreMutant),
@@ -111,7 +111,7 @@ impl Mutant {
         }
     }
 
-    /// All of them.
+    /// Every mutant, once.
     pub const ALL: [Self; 19] = [
         Self::UnfencedMetrics,
         Self::UnfencedCheckpoints,

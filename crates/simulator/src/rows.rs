@@ -25,7 +25,7 @@ pub(crate) struct Experiment {
     pub(crate) row: det_orchestrator::Experiment,
     pub(crate) submission: Rc<Submission>,
     pub(crate) priority: u8,
-    /// Share weight in halves.
+    /// Share weight of its job, counted in halves: 2 = a weight of 1.
     pub(crate) weight: u8,
     pub(crate) max_slots: Option<u32>,
     pub(crate) submitted_at: Time,
@@ -103,7 +103,7 @@ pub(crate) struct StoredSearch {
     pub(crate) events: Vec<(i64, String)>,
 }
 
-/// A metric report.
+/// A reported metric of a trial, as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Metric {
     pub(crate) trial_id: TrialId,
@@ -112,7 +112,7 @@ pub(crate) struct Metric {
     pub(crate) value: f64,
 }
 
-/// A log line.
+/// A line of a log, as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
     pub(crate) trial_id: TrialId,
@@ -144,7 +144,7 @@ pub(crate) struct Rows {
     pub(crate) spools: BTreeMap<SpoolId, i64>,
     /// Of each subject: the state that its newest event names, and what happened to it.
     pub(crate) recorded: BTreeMap<Subject, SubjectRecord>,
-    /// Events recorded in all.
+    /// Number of events that were recorded since the start of the history.
     pub(crate) events: u64,
     pub(crate) last_experiment: i64,
     pub(crate) last_trial: i64,

@@ -167,7 +167,7 @@ pub(crate) fn can_ever_fit(rows: &Rows, slots: u32, single_place: bool) -> Resul
 }
 
 impl Tx<'_> {
-    /// Stores a plan.
+    /// Stores what a pass of the scheduler has decided, in this change.
     pub(crate) fn apply_plan(&mut self, decided: PassDecision) -> Result<(), RefusalText> {
         let mut ports = self.rows.host_ports();
         for placement in &decided.placements {

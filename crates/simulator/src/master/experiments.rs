@@ -81,7 +81,7 @@ impl Tx<'_> {
         Ok(id)
     }
 
-    /// A user's request.
+    /// Carries out what a user requests of an experiment.
     pub(crate) fn steer(&mut self, id: ExperimentId, wish: Wish) -> Result<(), RefusalText> {
         let event = match wish {
             Wish::Pause => ExperimentEvent::Pause,

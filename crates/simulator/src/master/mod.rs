@@ -43,11 +43,11 @@ pub(crate) struct Memory {
     pub(crate) searches: BTreeMap<ExperimentId, SearchState>,
     /// When services were last used.
     pub(crate) idle: IdleClocks,
-    /// Connections by agent.
+    /// Agents that are connected, each with its connection.
     pub(crate) connections: BTreeMap<PlaceId, Connection>,
 }
 
-/// An agent's connection.
+/// The connection of an agent, as the master knows it.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
     /// The number of the connection; an agent that connects again has another.
@@ -67,7 +67,7 @@ pub(crate) fn core(mutant: Option<Mutant>) -> Core {
     }
 }
 
-/// A change being made.
+/// A change that is being made: rows and memory before its commit.
 pub(crate) struct Tx<'a> {
     pub(crate) rows: &'a mut Rows,
     pub(crate) memory: &'a mut Memory,

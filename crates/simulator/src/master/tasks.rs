@@ -18,13 +18,13 @@ use crate::rows::{Checkpoint, Line, Metric};
 /// What a container's processes request of the master. The allocation comes with the token.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Call {
-    /// Meets its peers.
+    /// Asks whether all containers of its allocation have met.
     Meet,
-    /// Reports a validation.
+    /// Reports a validation of its trial.
     Metric {
         /// Steps that were completed when it was measured.
         step: i64,
-        /// The searcher's metric.
+        /// Value of the metric that the search optimises.
         value: f64,
     },
     /// Reports a checkpoint whose files are stored.
@@ -33,7 +33,7 @@ pub(crate) enum Call {
         uuid: CheckpointId,
         /// Steps that were completed when it was written.
         steps: i64,
-        /// Path to bytes.
+        /// Size in bytes of each file, by its path.
         files: BTreeMap<String, i64>,
     },
     /// Ships a line of its log.
@@ -56,7 +56,7 @@ pub(crate) enum Call {
 /// What the master answers to a [`Call`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// Done, or known already.
+    /// It is done, now or by an earlier call that came twice.
     Done,
     /// Of [`Call::Meet`]: not all have arrived yet.
     NotYet,

@@ -30,7 +30,7 @@ const IDLE_SLACK: Time = 5 * SECOND;
 /// What was looked at, and what must still exist at the end.
 #[derive(Default)]
 pub(super) struct Checks {
-    /// Reports that were acknowledged.
+    /// Reports that the master has acknowledged, in the order of its answers.
     acknowledged: Vec<Report>,
     /// Those of them that were not checked yet.
     fresh: Vec<Report>,
@@ -42,7 +42,7 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// A report was acknowledged.
+    /// Keeps a report that the master has acknowledged; `None` = there is nothing to keep.
     pub(super) fn acknowledge(&mut self, report: Option<Report>) {
         self.fresh.extend(report);
     }

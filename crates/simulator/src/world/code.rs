@@ -97,7 +97,7 @@ impl Process {
         process
     }
 
-    /// Ends the processes.
+    /// Ends the processes of the container; `report` is what is reported of that.
     pub(super) fn end(&mut self, report: Option<ContainerExit>) {
         self.alive = false;
         self.report = report;
@@ -396,7 +396,7 @@ impl Code {
         }
     }
 
-    /// Trains one step.
+    /// Trains one step of the code, after which it calls or ends.
     pub(super) fn step(
         &mut self,
         scene: &mut Scene,
@@ -439,7 +439,7 @@ impl Code {
     }
 }
 
-/// Processes that have ended.
+/// Where processes have ended, and which containers end with them.
 pub(super) struct EndedProcesses {
     /// The index of the agent on whose host they were.
     pub(super) agent: usize,

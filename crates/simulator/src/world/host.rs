@@ -77,7 +77,7 @@ enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Launch {
     None,
-    /// Announced by this start.
+    /// The container was announced by the present start of the agent.
     Begun,
     /// The process runs; its record does not have it yet.
     Spawned,
@@ -126,7 +126,7 @@ impl AgentHost {
         self.is_connected() && self.records.values().all(|r| !r.forget)
     }
 
-    /// The agent is started.
+    /// Starts the agent: it reads its records and connects.
     pub(super) fn starts(&mut self, scene: &mut Scene) {
         if self.up {
             return;

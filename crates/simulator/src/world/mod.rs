@@ -34,7 +34,7 @@ use scene::Scene;
 /// What came of playing a history.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// What happened, in numbers.
+    /// How often what happened.
     pub counts: Counts,
     /// The first thing that did not hold.
     pub violation: Option<ViolationReport>,
@@ -43,7 +43,7 @@ pub struct Outcome {
 /// An invariant that did not hold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ViolationReport {
-    /// When, in microseconds.
+    /// When it was found, in microseconds of simulated time.
     pub at: Time,
     /// Which, and what was seen.
     pub violation: Violation,
@@ -51,28 +51,28 @@ pub struct ViolationReport {
     pub before: Vec<String>,
 }
 
-/// What happened, in numbers.
+/// How often what happened in a history.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Simulated time in microseconds.
     pub time: Time,
-    /// Events of any kind.
+    /// Number of events of the simulation.
     pub events: u64,
-    /// Changes that were committed.
+    /// Number of changes that the master has committed.
     pub commits: u64,
     /// Steps of the history that took effect and are faults.
     pub faults: u64,
-    /// Experiments that were submitted.
+    /// Number of experiments that were submitted.
     pub experiments: u64,
     /// Tasks of their own that were launched.
     pub launched: u64,
     /// Tasks of their own that were ended because they were idle.
     pub idle: u64,
-    /// Runs of tasks.
+    /// Number of attempts of tasks that began to run.
     pub runs: u64,
-    /// Reports that were acknowledged.
+    /// Number of reports that the master has acknowledged.
     pub acknowledged: u64,
-    /// Moments that were checked.
+    /// Number of moments at which the invariants were checked.
     pub checks: u64,
     /// Of these, moments at which nothing was under way and everything had to agree.
     pub quiescent: u64,
@@ -120,7 +120,7 @@ impl std::fmt::Display for Counts {
 enum Event {
     /// The next step of the history.
     Outside(usize),
-    /// The faults end.
+    /// All faults end: from now on everything is to come to rest.
     Heal,
     /// After that, users repair what is wrong, again and again.
     Tidy,
@@ -134,9 +134,9 @@ enum Event {
     Timer(u64, Topic),
     /// An agent's start tries to connect.
     Connect(usize, u64),
-    /// Something reaches the master.
+    /// A message of an agent's connection, by its number, reaches the master.
     Arrive(u64, ToMaster),
-    /// Something reaches an agent.
+    /// A message of the master on a connection, by its number, reaches the agent.
     Reach(u64, ToAgent),
     /// The master finds that a connection is gone; with `true` because nothing is received.
     MasterNotices(u64, bool),
@@ -144,7 +144,7 @@ enum Event {
     AgentNotices(u64, bool),
     /// Orders to end may be repeated.
     Repeat(u64),
-    /// An agent is started.
+    /// The agent of this index is started.
     AgentUp(usize),
     /// An agent's start goes on with a container.
     Container(usize, u64, ContainerId),
@@ -166,7 +166,7 @@ struct Answer {
     report: Option<Report>,
 }
 
-/// The messages of agents.
+/// What agents send the master.
 #[derive(Debug, Clone)]
 enum ToMaster {
     Hello {

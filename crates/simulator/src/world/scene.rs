@@ -14,11 +14,11 @@ const NOTES: usize = 60;
 
 /// Time, chance, and what was noted.
 pub(super) struct Scene {
-    /// The present moment.
+    /// The present moment, in microseconds of simulated time.
     pub(super) now: Time,
     /// Chance of everything that has no stream of its own.
     pub(super) luck: Stream,
-    /// What happened, in numbers.
+    /// How often what happened so far.
     pub(super) counts: Counts,
     /// The first thing that did not hold.
     pub(super) violation: Option<ViolationReport>,

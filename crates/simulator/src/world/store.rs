@@ -16,7 +16,7 @@ use crate::rows::{Rows, Time};
 pub(super) enum CommitFault {
     /// It is answered with a failure.
     Fails { committed: bool },
-    /// The master dies.
+    /// The master dies at the commit, and is started again after `down`.
     Crash { committed: bool, down: Time },
 }
 
