@@ -26,7 +26,7 @@ pub(crate) use tokens::{save_expiries, save_tokens};
 /// A task: what runs containers, attempt by attempt.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct TaskRow {
-    /// `<experiment>.<request uuid>` for trials.
+    /// Id of the task: of a trial `<experiment>.<request uuid>`, of any other a UUID.
     pub id: TaskId,
     /// What kind of task it is.
     #[row(word)]
@@ -35,9 +35,9 @@ pub struct TaskRow {
     pub job_id: JobId,
     /// The user who owns it.
     pub owner_id: UserId,
-    /// Its experiment, for trials.
+    /// Number of the trial's experiment; `None` = the task is no trial's.
     pub experiment_id: Option<ExperimentId>,
-    /// Its trial, for trials.
+    /// Number of the trial; `None` = the task is no trial's.
     pub trial_id: Option<TrialId>,
     /// Where it is in its life.
     #[row(json = "machine")]
@@ -45,7 +45,7 @@ pub struct TaskRow {
     /// What each of its attempts asks for; `None` = what its experiment's configuration asks for.
     #[row(json)]
     pub demand: Option<Demand>,
-    /// Allocations so far.
+    /// How many allocations it has had so far, the live one included.
     pub attempts: i64,
     /// Allocations in a row that were lost, or could not be started, for a reason of their places, where the task is started
     /// again for that.
@@ -87,14 +87,14 @@ pub struct AllocationRow {
     pub id: AllocationId,
     /// Id of the task that it runs.
     pub task_id: TaskId,
-    /// Its task's kind.
+    /// Kind of the task that it runs.
     #[row(word)]
     pub kind: TaskKind,
     /// Id of the job that the task belongs to.
     pub job_id: JobId,
     /// Its task's experiment, for trials.
     pub experiment_id: Option<ExperimentId>,
-    /// Its trial, for trials.
+    /// Number of the task's trial; `None` = the task is no trial's.
     pub trial_id: Option<TrialId>,
     /// The trial's run that it is.
     pub run_id: RunId,
@@ -103,7 +103,7 @@ pub struct AllocationRow {
     pub state: AllocationState,
     /// Pool it waits or runs in.
     pub resource_pool: String,
-    /// Slots that it requests.
+    /// Slots that it asks for or holds; 0 = a container without slots.
     pub slots: i64,
     /// Whether all slots must be on one place.
     pub single_place: bool,
@@ -170,7 +170,7 @@ pub struct ContainerRow {
     /// Slots of its place that it holds while it has not ended; empty = a container without slots.
     #[row(json)]
     pub slots: BTreeSet<SlotId>,
-    /// The desired state.
+    /// What is to become of it.
     #[row(word)]
     pub desired: DesiredState,
     /// What was last observed of it; `None` = nothing yet.

@@ -125,7 +125,7 @@ pub async fn part(
     }
 }
 
-/// Stores an archive.
+/// Stores the archive of an experiment or of a task.
 pub async fn insert(conn: &mut Conn<'_>, of: &ArchiveOf, archive: &[u8]) -> Result<(), StoreError> {
     match of {
         ArchiveOf::Experiment(id) => experiments::insert(conn, *id, archive).await,

@@ -115,15 +115,15 @@ impl Rows {
 pub struct PastExperiment {
     /// As it was submitted, in the state that it has now. The model definition is left out.
     pub new: NewExperiment,
-    /// Hidden from default lists.
+    /// Whether it is archived, and so left out of lists that do not ask for archived ones.
     pub archived: bool,
-    /// 0 to 1.
+    /// Progress of its search, 0 to 1.
     pub progress: f64,
     /// When it ended, microseconds; `None` while live.
     pub ended_at: Option<i64>,
     /// Trials that will be added.
     pub trial_count: i64,
-    /// Best searcher metric.
+    /// Best value of the searcher's metric; `None` = nothing was validated.
     pub best_metric: Option<f64>,
     /// Checkpoints not deleted, and their size.
     pub checkpoints: (i64, i64),
@@ -245,11 +245,11 @@ pub struct PastTrial {
     pub task_id: TaskId,
     /// The state of its life cycle.
     pub state: TrialState,
-    /// Hyperparameters, JSON object.
+    /// Hyperparameters that it trained with, JSON object.
     pub hparams: String,
     /// Failures that counted against its restart limit.
     pub restarts: i64,
-    /// Highest step reported.
+    /// Highest step that it reported.
     pub total_batches: i64,
     /// Best and latest searcher metric, each with its validation as JSON.
     pub best: Option<(f64, String)>,

@@ -45,7 +45,7 @@ struct Row {
     checkpoint_bytes: i64,
 }
 
-/// The columns of [`Row`].
+/// A query for the columns of [`Row`], of all experiments unless a condition follows.
 macro_rules! columns {
     () => {
         "SELECT id, revision, owner_id, project_id, parent_id, name_folded, description_folded, labels, state, archived, \
@@ -70,7 +70,7 @@ type LabelSet = usize;
 /// A user who owns something, by place in [`Entries::owners`].
 type Owner = usize;
 
-/// Part of [`Entries::texts`].
+/// A text of an experiment, as a part of [`Entries::texts`], in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Span {
     start: usize,

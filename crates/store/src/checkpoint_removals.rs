@@ -11,7 +11,7 @@ use crate::{Conn, StoreError};
 pub struct OpenRemoval {
     /// Id of the task that deletes the checkpoints.
     pub task_id: TaskId,
-    /// Whose checkpoints they are.
+    /// Number of the experiment whose checkpoints are removed.
     pub experiment_id: ExperimentId,
     /// Where the task is in its life.
     #[row(json = "machine")]

@@ -10,26 +10,26 @@ use crate::{Conn, StoreError};
 #[derive(Debug, Clone, crate::Row)]
 #[row(id = "uuid")]
 pub struct CheckpointRow {
-    /// Chosen by the task.
+    /// UUID of the checkpoint, which the task chose.
     pub uuid: CheckpointId,
     /// Number of the experiment that the trial belongs to; `None` = the task is no trial's.
     pub experiment_id: Option<ExperimentId>,
     /// Number of the trial that wrote it; `None` = the task is no trial's.
     pub trial_id: Option<TrialId>,
-    /// Task that wrote it.
+    /// Id of the task that wrote it.
     pub task_id: TaskId,
-    /// Allocation that wrote it.
+    /// Id of the allocation that wrote it; `None` = code outside the cluster did.
     pub allocation_id: Option<AllocationId>,
     /// Which of its files exist.
     #[row(word)]
     pub state: CheckpointState,
-    /// `steps_completed` of its metadata.
+    /// `steps_completed` of its metadata: batches that were done when it was written.
     pub steps: i64,
     /// The task's metadata, a JSON object.
     pub metadata: String,
     /// JSON object: path to bytes.
     pub resources: String,
-    /// Sum of the files.
+    /// Bytes of all files that `resources` names.
     pub bytes: i64,
     /// When it was reported, microseconds.
     pub reported_at: i64,
@@ -110,7 +110,7 @@ pub async fn find(
     )?)
 }
 
-/// Stores what may change.
+/// Stores the state, metadata, files and pending removal of a checkpoint; the rest never changes.
 pub async fn update(conn: &mut Conn<'_>, row: &CheckpointRow) -> Result<(), StoreError> {
     execute!(
         conn,

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::StoreError;
 
-/// As it is.
+/// First byte of a chunk that is stored as it is.
 const PLAIN: u8 = 1;
 /// An LZ4 block behind its size (32 bits, little endian).
 const LZ4: u8 = 2;

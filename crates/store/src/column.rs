@@ -20,7 +20,7 @@ use crate::query::Value;
 
 /// A type that a column is read as.
 pub(crate) trait ColumnValue: Sized {
-    /// What the drivers read.
+    /// The type that the drivers of both databases read.
     type Plain: FromSql + for<'r> Decode<'r, Postgres> + Type<Postgres>;
 
     /// The value of what the drivers have read.
@@ -29,7 +29,7 @@ pub(crate) trait ColumnValue: Sized {
 
 /// A type that is bound to a parameter of a statement.
 pub(crate) trait Parameter {
-    /// What the drivers bind.
+    /// The type that the drivers of both databases bind.
     type Plain;
 
     /// The value as the drivers bind it.

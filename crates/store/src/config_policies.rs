@@ -12,12 +12,12 @@ pub const CLUSTER: WorkspaceId = WorkspaceId(0);
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 #[row(kind = "config policies of workspace", id = "workspace_id")]
 pub struct ConfigPolicyRow {
-    /// [`CLUSTER`], or the workspace.
+    /// Number of the workspace that they hold for; [`CLUSTER`] = everywhere.
     pub workspace_id: WorkspaceId,
-    /// The kind of work.
+    /// The kind of work that they are for.
     #[row(word)]
     pub workload: PolicyWorkload,
-    /// The policies, as JSON.
+    /// The policies, a JSON document.
     pub document: String,
     /// When they were last changed, microseconds.
     pub modified_at: i64,

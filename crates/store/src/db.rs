@@ -150,7 +150,7 @@ pub enum StoreError {
     /// The disk is full. What was acknowledged is stored.
     #[error("the disk with the files of the database is full")]
     Full,
-    /// A statement failed.
+    /// A statement failed for another reason than those above.
     #[error("the database refused an operation")]
     Query(#[source] DriverError),
     /// The schema could not be brought up to date.
@@ -417,7 +417,7 @@ pub(crate) enum OwnedConn {
     Pg(PgConnection),
 }
 
-/// Names of the databases.
+/// Names of the kinds of database, as [`Store::kind`] gives them.
 const SQLITE: &str = "sqlite";
 const POSTGRES: &str = "postgres";
 

@@ -74,7 +74,7 @@ pub struct EventRow {
     pub actor: ActorName,
     /// What has changed: as [`NewEvent::subject`].
     pub subject: Subject,
-    /// The kind of change.
+    /// What happened to the subject.
     pub kind: EventKind,
     /// State before the change; `None` = the event is no change of state.
     pub from: Option<RecordedState>,

@@ -46,12 +46,12 @@ pub enum SearcherKind {
 pub struct JobRow {
     /// UUID of the job.
     pub id: JobId,
-    /// What it is for.
+    /// Whether it is the job of an experiment or of a task.
     #[row(word)]
     pub kind: JobKind,
     /// The user who owns it.
     pub owner_id: UserId,
-    /// Pool it runs in.
+    /// Resource pool in whose queue it is.
     pub resource_pool: String,
     /// 1 to 99; which goes first is the pool's.
     #[row(number)]
@@ -98,55 +98,55 @@ pub struct ExperimentRow {
     pub name: String,
     /// Description of its owner, free text; may be empty.
     pub description: String,
-    /// JSON list of strings.
+    /// Labels of its owner, JSON list of strings.
     pub labels: String,
     /// Notes of its users, Markdown; may be empty.
     pub notes: String,
     /// The state of its life cycle. Its name is stored in the column `state` too, for queries.
     #[row(json = "machine")]
     pub state: ExperimentState,
-    /// Hidden from default lists.
+    /// Whether it is archived, and so left out of lists that do not ask for archived ones.
     pub archived: bool,
-    /// Effective configuration, JSON.
+    /// The configuration that it runs with, defaults included, JSON.
     pub config: String,
-    /// Configuration as submitted.
+    /// The configuration text as submitted, before templates and defaults.
     pub original_config: String,
     /// Search method by which its trials are created.
     #[row(word)]
     pub searcher_name: SearcherKind,
-    /// Metric that is optimised.
+    /// Validation metric that the search optimises.
     pub searcher_metric: String,
-    /// Whether lower is better.
+    /// Whether lower values of that metric are better.
     pub smaller_is_better: bool,
-    /// 0 to 1.
+    /// Progress of its search, 0 to 1.
     pub progress: f64,
     /// When it was submitted, microseconds.
     pub created_at: i64,
     /// When it ended, microseconds; `None` while live.
     pub ended_at: Option<i64>,
-    /// Trials created so far.
+    /// How many trials were created so far, ended ones included.
     pub trial_count: i64,
     /// Trial with the best validation.
     pub best_trial_id: Option<TrialId>,
     /// Its searcher metric as reported.
     pub best_metric: Option<f64>,
-    /// Checkpoints not deleted.
+    /// How many of its checkpoints are not deleted.
     pub checkpoint_count: i64,
     /// Bytes of the checkpoints that `checkpoint_count` counts.
     pub checkpoint_bytes: i64,
     /// Whether the checkpoint policy has been applied since the end.
     pub collected: bool,
-    /// Owner's login name.
+    /// Login name of the owner.
     pub username: String,
-    /// Owner's display name.
+    /// Display name of the owner; empty = none.
     pub display_name: String,
-    /// From the job.
+    /// Resource pool of its job.
     pub resource_pool: String,
-    /// From the job.
+    /// Priority of its job, 1 to 99.
     pub priority: i64,
-    /// From the job.
+    /// Fair-share weight of its job, above 0.
     pub weight: f64,
-    /// From the job.
+    /// Most slots of its job in use at once; `None` = no cap.
     pub max_slots: Option<i64>,
     /// Whether it runs outside the cluster, and only reports.
     pub unmanaged: bool,
@@ -198,25 +198,25 @@ pub struct Filter {
     pub name: Option<String>,
     /// Substring of the description, any case.
     pub description: Option<String>,
-    /// All of these labels.
+    /// Only experiments that have all of these labels.
     pub labels: Vec<String>,
-    /// Any of these owners.
+    /// Only experiments of one of these users; `None` = of any.
     pub owners: Option<Vec<UserId>>,
     /// Only archived, or only not archived.
     pub archived: Option<bool>,
-    /// Any of these states.
+    /// Only experiments in one of these states; `None` = in any.
     pub states: Option<Vec<StateName>>,
-    /// Only this project.
+    /// Only experiments of this project; `None` = of any.
     pub project_id: Option<ProjectId>,
-    /// None of these projects.
+    /// No experiments of these projects.
     pub not_projects: HashSet<ProjectId>,
     /// Only experiments with a number below this one; `None` = no bound.
     pub id_below: Option<ExperimentId>,
     /// Only experiments with a number above this one; `None` = no bound.
     pub id_above: Option<ExperimentId>,
-    /// Any of these ids.
+    /// Only experiments with one of these numbers; `None` = with any.
     pub ids: Option<Vec<ExperimentId>>,
-    /// None of these ids.
+    /// No experiments with these numbers.
     pub not_ids: Vec<ExperimentId>,
     /// Of those in state `ACTIVE`, only these.
     pub active: Option<Active>,
@@ -227,7 +227,7 @@ pub struct Filter {
 pub enum Active {
     /// Those of the active experiments that are in this set.
     Only(HashSet<ExperimentId>),
-    /// All but these.
+    /// Those of the active experiments that are not in this set.
     Not(HashSet<ExperimentId>),
 }
 
@@ -248,7 +248,7 @@ pub enum Sort {
     Id,
     /// Description, as in a dictionary.
     Description,
-    /// As in a dictionary.
+    /// Name, as in a dictionary.
     Name,
     /// Time of creation.
     StartTime,
@@ -270,7 +270,7 @@ pub enum Sort {
     ProjectId,
     /// Bytes of its checkpoints that are not deleted.
     CheckpointSize,
-    /// Number of checkpoints.
+    /// Number of its checkpoints that are not deleted.
     CheckpointCount,
     /// Best searcher metric; missing last.
     SearcherMetric,
@@ -287,7 +287,7 @@ pub(crate) async fn next_revision(conn: &mut Conn<'_>) -> Result<i64, StoreError
 }
 
 impl Sort {
-    /// All of them.
+    /// Every key, once.
     pub const ALL: [Self; 15] = [
         Self::Id,
         Self::Description,
@@ -491,7 +491,7 @@ pub async fn to_clean_up(conn: &mut Conn<'_>) -> Result<Vec<ExperimentRow>, Stor
     Ok(rows)
 }
 
-/// A new experiment.
+/// What an experiment is added with; the store adds its number and times.
 #[derive(Debug, Clone)]
 pub struct NewExperiment {
     /// Row of the job by which the experiment is queued.
@@ -526,7 +526,7 @@ pub struct NewExperiment {
     pub external_id: Option<ExternalExperimentId>,
 }
 
-/// Adds a job.
+/// Adds the row of a job.
 pub async fn insert_job(conn: &mut Conn<'_>, job: &JobRow) -> Result<(), StoreError> {
     execute!(
         conn,
@@ -711,7 +711,7 @@ pub async fn find_by_job(
     Ok(query.fetch_all(conn).await?.pop())
 }
 
-/// Jobs of live experiments.
+/// The jobs of all experiments that have not ended.
 pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
     conn.flush().await?;
     let mut query =

@@ -41,7 +41,7 @@ fn corrupt(error: impl std::fmt::Display) -> StoreError {
 pub struct Entry {
     /// The trial that reported it.
     pub trial_id: TrialId,
-    /// Run that reported it.
+    /// Number of the trial's run that reported it.
     pub run_id: RunId,
     /// Metric group of the report.
     pub group: String,
@@ -59,7 +59,7 @@ pub struct JournalRow {
 }
 
 impl JournalRow {
-    /// The reports in order.
+    /// The reports in the order of their arrival. `Err` = the stored value cannot be read.
     pub fn entries(&self) -> Result<Vec<Entry>, StoreError> {
         let bytes = chunk::unpack_bytes(&self.data)?;
         let mut lines = bytes.split(|b| *b == b'\n');

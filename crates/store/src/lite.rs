@@ -351,7 +351,7 @@ fn checkpoint_when_woken(options: &LiteOptions, woken: &Receiver<()>, failed_to_
     }
 }
 
-/// Connections for reading.
+/// Connections to SQLite for reading, so many at once as there are permits.
 #[derive(Clone)]
 pub(crate) struct LitePool {
     options: LiteOptions,

@@ -18,14 +18,14 @@ pub struct LiveRows<'a> {
 }
 
 impl WriteTx {
-    /// The rows in memory.
+    /// The rows in memory, as this change has them.
     pub fn live_rows(&mut self) -> LiveRows<'_> {
         LiveRows {
             unit: self.unit_mut(),
         }
     }
 
-    /// Loads an experiment.
+    /// Loads the row of an experiment, if it exists and is not loaded.
     pub async fn load_experiment(&mut self, id: ExperimentId) -> Result<(), StoreError> {
         if self.live_rows().experiment(id).is_none() {
             experiments::find(&mut self.conn(), id).await?;
@@ -33,7 +33,7 @@ impl WriteTx {
         Ok(())
     }
 
-    /// Loads a trial.
+    /// Loads the row of a trial, if it exists and is not loaded.
     pub async fn load_trial(&mut self, id: TrialId) -> Result<(), StoreError> {
         if self.live_rows().trial(id).is_none() {
             trials::find(&mut self.conn(), id).await?;
@@ -89,7 +89,7 @@ impl LiveRows<'_> {
         self.unit.experiments.get(&id).map(|cell| &*cell.row)
     }
 
-    /// Changes an experiment.
+    /// Changes the row of an experiment that is loaded.
     pub fn edit_experiment(&mut self, id: ExperimentId, change: impl FnOnce(&mut ExperimentRow)) {
         self.unit.experiments.edit(&id, change);
     }
@@ -99,7 +99,7 @@ impl LiveRows<'_> {
         self.unit.trials.get(&id).map(|row| &**row)
     }
 
-    /// Changes a trial.
+    /// Changes the row of a trial that is loaded.
     pub fn edit_trial(&mut self, id: TrialId, change: impl FnOnce(&mut TrialRow)) {
         self.unit.edit_trial(id, change);
     }

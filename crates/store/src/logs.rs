@@ -24,26 +24,26 @@ pub struct LogLine {
     pub log: String,
     /// How much it matters, if known.
     pub level: Option<LogLevel>,
-    /// The stream, if known.
+    /// Stream that it was written to; `None` = not known.
     pub stdtype: Option<Word<LogStream>>,
     /// Which program wrote it, if known.
     pub source: Option<Word<LogSource>>,
     /// Rank of a worker process.
     pub rank_id: Option<i64>,
-    /// Allocation that printed it.
+    /// Allocation that printed it; `None` = not known.
     pub allocation_id: Option<AllocationId>,
-    /// Container that printed it.
+    /// Container that printed it; `None` = not known.
     pub container_id: Option<ContainerId>,
-    /// Agent it ran on.
+    /// Agent that the container ran on; `None` = not known.
     pub agent_id: Option<AgentId>,
 }
 
 /// A stored chunk of lines.
 #[derive(Debug, Clone, crate::Row)]
 pub struct ChunkRow {
-    /// Its first line.
+    /// Id of the first line in it.
     pub first_line: LogLineId,
-    /// How many lines.
+    /// Number of lines in it.
     pub lines: i64,
     /// The [`LogLine`]s in order, as one compressed value.
     pub data: Vec<u8>,
@@ -55,7 +55,7 @@ impl ChunkRow {
         unpacked_size(&self.data)
     }
 
-    /// Its last line.
+    /// Id of the last line in it.
     pub fn last_line(&self) -> LogLineId {
         self.first_line.plus(self.lines - 1)
     }
@@ -81,7 +81,7 @@ pub struct Needle {
 const FOREIGN: [&str; 2] = ["\u{212a}", "\u{130}"];
 
 impl Needle {
-    /// Of a text in lower case.
+    /// What is looked for in chunks to find a text, which must be in lower case.
     pub fn new(text: &str) -> Self {
         // Letters outside ASCII have other bytes in the other case: the longest part without any is looked for.
         let part = text
@@ -145,7 +145,7 @@ impl PackedLines {
         self.chunks.iter().map(|chunk| chunk.data.as_slice())
     }
 
-    /// How many lines.
+    /// Number of lines in all chunks.
     pub fn count(&self) -> i64 {
         self.chunks.iter().map(|chunk| chunk.count).sum()
     }

@@ -165,7 +165,7 @@ pub enum ValueKind {
     Number,
     /// Strings, or values of more than one type.
     String,
-    /// JSON `true` and `false`.
+    /// Nothing but JSON `true` and `false`.
     Boolean,
     /// JSON objects, which are not looked into.
     Object,
@@ -183,13 +183,13 @@ pub struct MetricSummary {
     pub kind: ValueKind,
     /// How many values were reported.
     pub count: i64,
-    /// Sum, for numbers.
+    /// Sum of the finite values; `None` = they are no numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sum: Option<f64>,
-    /// Lowest, for numbers.
+    /// Lowest finite value; `None` = they are no numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
-    /// Highest, for numbers.
+    /// Highest finite value; `None` = they are no numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
     /// How many values were NaN or infinite: sum, min, max and mean leave those out.
@@ -202,7 +202,7 @@ pub struct MetricSummary {
 /// Statistics of a trial's group.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GroupSummary {
-    /// By metric name.
+    /// Statistics of each metric, by its name.
     pub metrics: BTreeMap<String, MetricSummary>,
     /// Highest step reported by the current run; -1 before the first.
     pub last_step: i64,
@@ -217,7 +217,7 @@ impl Default for GroupSummary {
 }
 
 impl GroupSummary {
-    /// Of a group without reports.
+    /// The statistics of a group without reports.
     pub fn new() -> Self {
         Self {
             metrics: BTreeMap::new(),
@@ -226,7 +226,7 @@ impl GroupSummary {
         }
     }
 
-    /// Adds one report.
+    /// Counts one more report in.
     pub fn add(&mut self, report: &StoredReport) {
         self.add_values(report.step, &report.metrics);
     }
@@ -326,26 +326,26 @@ impl MetricSummary {
 /// A stored chunk of reports.
 #[derive(Debug, Clone, crate::Row)]
 pub struct ChunkRow {
-    /// Order of arrival.
+    /// Number of the chunk, ascending in order of arrival.
     pub id: MetricChunkId,
     /// The trial that reported it.
     pub trial_id: TrialId,
     /// `training`, `validation`, or a group of the user's.
     pub group_name: String,
-    /// Run that reported it.
+    /// Number of the trial's run that reported it.
     pub run_id: RunId,
     /// Lowest step in it; -1 without steps.
     pub first_step: i64,
     /// Highest step in it; -1 without steps.
     pub last_step: i64,
-    /// How many reports.
+    /// Number of reports in it.
     pub reports: i64,
     /// The [`StoredReport`]s in order, as one compressed value.
     pub data: Vec<u8>,
 }
 
 impl ChunkRow {
-    /// The reports in order.
+    /// The reports in the order of their arrival. `Err` = the stored value cannot be read.
     pub fn unpack(&self) -> Result<Vec<StoredReport>, StoreError> {
         chunk::unpack(&self.data)
     }
@@ -407,7 +407,7 @@ pub struct NewChunk {
 }
 
 impl NewChunk {
-    /// An empty one.
+    /// A chunk without reports.
     pub fn new(trial_id: TrialId, run_id: RunId, group: &str) -> Self {
         Self {
             trial_id,
@@ -560,7 +560,7 @@ pub async fn newest_without_step(
     )?)
 }
 
-/// Places in one statement.
+/// Most reports that one statement asks for by their place in a chunk.
 const PLACES: usize = 1000;
 
 pub(crate) fn at_steps_query(group: &str, places: &[(TrialId, i64)]) -> Query {

@@ -21,7 +21,7 @@ use crate::{Conn, StoreError};
 pub struct PlaceRow {
     /// Its id; for an agent that of the agent.
     pub id: PlaceId,
-    /// Pool it joined.
+    /// Resource pool that it joined.
     pub resource_pool: String,
     /// Identity of what it keeps between its connections: of an agent that of its data directory.
     pub instance_id: InstanceId,

@@ -27,7 +27,7 @@ pub struct Sample {
 /// A statement and how it is answered.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What it is for.
+    /// What the statement is for, in words for messages of tests.
     pub name: String,
     /// The database's words, line by line.
     pub steps: Vec<String>,

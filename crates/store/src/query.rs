@@ -10,7 +10,7 @@ use crate::column::FromRow;
 use crate::db::{DriverError, Link};
 use crate::{Conn, StoreError};
 
-/// A value to bind.
+/// A value that is bound to a parameter of a query.
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
     Integer(i64),

@@ -2,15 +2,15 @@
 
 use crate::{Conn, StoreError};
 
-/// Microseconds of a day.
+/// A day in microseconds.
 const DAY: i64 = 86_400_000_000;
 
 /// The waits of one pool that ended on one day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, crate::Row)]
 pub struct QueueDay {
-    /// Days since 1970, UTC.
+    /// The day, counted from 1970-01-01 UTC as 0.
     pub day: i64,
-    /// Number of placements.
+    /// How many allocations of the pool were given slots on that day.
     pub placed: i64,
     /// What they waited together, microseconds.
     pub waited: i64,

@@ -10,7 +10,7 @@ use crate::{Conn, StoreError};
 pub struct StoredSearch {
     /// Sequence number of the last event that the snapshot holds.
     pub through: i64,
-    /// The snapshot, JSON.
+    /// State of the search at that event, JSON.
     pub snapshot: String,
     /// Later events in order: sequence number and JSON.
     pub events: Vec<(i64, String)>,

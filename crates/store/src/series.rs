@@ -137,7 +137,7 @@ impl Series {
         thin(points, most)
     }
 
-    /// The stored form.
+    /// The series as it is stored, in the form of version [`FORMAT`].
     fn pack(&self) -> Vec<u8> {
         let mut data = vec![FORMAT];
         let mut put = |n: i64| data.extend_from_slice(&n.to_le_bytes());
@@ -239,7 +239,7 @@ pub fn thin(points: Vec<Point>, most: usize) -> Vec<Point> {
 /// The series of a trial's group.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GroupSeries {
-    /// By metric name.
+    /// Series of each metric, by its name.
     pub metrics: BTreeMap<String, Series>,
     /// The newest chunk that is in them; the default = none.
     pub through: MetricChunkId,
@@ -250,7 +250,7 @@ pub struct GroupSeries {
 }
 
 impl GroupSeries {
-    /// Adds the next chunk.
+    /// Adds the reports of the next chunk. `Err` = the chunk cannot be read.
     pub fn add(&mut self, chunk: &ChunkRow) -> Result<(), StoreError> {
         self.new_bytes += chunk::unpacked_size(&chunk.data);
         for report in chunk.unpack_averages()? {

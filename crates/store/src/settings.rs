@@ -2,7 +2,7 @@
 
 use crate::{Conn, StoreError};
 
-/// The value of `key`.
+/// The value that is stored for `key`; `None` = none is.
 pub async fn find(conn: &mut Conn<'_>, key: &str) -> Result<Option<String>, StoreError> {
     let row = fetch_optional!(
         conn,
@@ -13,7 +13,7 @@ pub async fn find(conn: &mut Conn<'_>, key: &str) -> Result<Option<String>, Stor
     Ok(row.map(|(value,)| value))
 }
 
-/// Sets `key` to `value`.
+/// Stores `value` for `key`, in place of what is stored.
 pub async fn set(conn: &mut Conn<'_>, key: &str, value: &str) -> Result<(), StoreError> {
     execute!(
         conn,

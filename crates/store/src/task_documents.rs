@@ -19,7 +19,7 @@ pub struct TaskDocument {
     pub parent_id: Option<TaskId>,
     /// The name that its owner gave it, or one that was generated.
     pub description: String,
-    /// Its effective configuration, JSON.
+    /// The configuration that it runs with, defaults included, JSON.
     pub config: String,
     /// What only its kind has.
     #[row(json)]
@@ -42,7 +42,7 @@ pub struct LaunchedTask {
     pub workspace_id: WorkspaceId,
     /// Pool that it waits or runs in.
     pub resource_pool: String,
-    /// Priority of its job.
+    /// Priority of its job, 1 to 99; which goes first is the pool's.
     pub priority: i64,
     /// Where it is in its life.
     #[row(json = "machine")]
@@ -67,11 +67,11 @@ pub struct LaunchedTask {
 pub struct LaunchedFilter {
     /// Of this kind; `None` = of every kind.
     pub kind: Option<TaskKind>,
-    /// Only this one.
+    /// Only the task with this id; `None` = with any.
     pub id: Option<TaskId>,
     /// Of these owners; empty = of all.
     pub owners: Vec<UserId>,
-    /// In this workspace.
+    /// Only tasks in this workspace; `None` = in any.
     pub workspace_id: Option<WorkspaceId>,
     /// That live, or ended at this time or later, in microseconds.
     pub ended_after: Option<i64>,
@@ -133,7 +133,7 @@ pub struct LaunchedHead {
     pub state: TaskState,
     /// The name that its owner gave it, or one that was generated.
     pub description: String,
-    /// Bytes of its details.
+    /// Bytes of its [`TaskDocument::details`] as stored.
     pub bytes: i64,
 }
 

@@ -22,18 +22,18 @@ pub struct TrialRow {
     pub experiment_id: ExperimentId,
     /// The searcher's name for it; of an unmanaged trial, its external id or a UUID.
     pub request_id: RequestId,
-    /// Its current task.
+    /// Id of its current task; a continuation gives it a new one.
     pub task_id: TaskId,
     /// The state of its life cycle. Its name is stored in the column `state` too, for queries.
     #[row(json = "machine")]
     pub state: TrialState,
-    /// Hyperparameters, JSON object.
+    /// Hyperparameters that it trains with, JSON object.
     pub hparams: String,
-    /// 0 to 2^31.
+    /// Seed of its random values, 0 to 2^31.
     pub seed: i64,
     /// Counts allocations; reports of an older run are refused.
     pub run_id: RunId,
-    /// Failures charged so far.
+    /// How many failures counted against its restart limit so far.
     pub restarts: i64,
     /// Checkpoint that the first run starts from.
     pub warm_start_checkpoint: Option<CheckpointId>,
@@ -43,11 +43,11 @@ pub struct TrialRow {
     pub latest_checkpoint_steps: Option<i64>,
     /// Highest step reported by the current run.
     pub total_batches: i64,
-    /// 0 to 1.
+    /// How far it is, 0 to 1.
     pub progress: f64,
     /// The activity that the training code reports: `training`, …
     pub runner_state: String,
-    /// Users' metadata, JSON object.
+    /// What users or the code noted about it, JSON object.
     pub metadata: String,
     /// Best searcher metric as reported.
     pub best_metric: Option<f64>,
@@ -55,9 +55,9 @@ pub struct TrialRow {
     pub best_validation: Option<String>,
     /// Latest searcher metric as reported.
     pub latest_metric: Option<f64>,
-    /// Latest validation, JSON.
+    /// Latest validation, JSON: see `metrics::StoredReport`; `None` = there is none.
     pub latest_validation: Option<String>,
-    /// Checkpoints not deleted.
+    /// How many of its checkpoints are not deleted.
     pub checkpoint_count: i64,
     /// Bytes of the checkpoints that `checkpoint_count` counts.
     pub checkpoint_bytes: i64,
@@ -72,7 +72,7 @@ pub struct TrialRow {
     pub unmanaged: Option<UnmanagedState>,
 }
 
-/// A new trial.
+/// What a trial is added with; the store adds its number.
 #[derive(Debug, Clone)]
 pub struct NewTrial {
     /// Number of the experiment that the trial belongs to.
@@ -83,7 +83,7 @@ pub struct NewTrial {
     pub task_id: TaskId,
     /// The state that its life cycle begins with.
     pub state: TrialState,
-    /// Hyperparameters, JSON object.
+    /// Hyperparameters that it trains with, JSON object.
     pub hparams: String,
     /// Seed of its random values, 0 to 2^31.
     pub seed: i64,
@@ -455,7 +455,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// All of them.
+    /// Every key, once.
     pub const ALL: [Self; 11] = [
         Self::Id,
         Self::StartTime,
@@ -595,7 +595,7 @@ pub async fn set_runner_state(
     edit(conn, id, |row| state.clone_into(&mut row.runner_state)).await
 }
 
-/// Stores users' metadata.
+/// Stores what users or the code noted about a trial, in place of what is stored.
 pub async fn set_metadata(
     conn: &mut Conn<'_>,
     id: TrialId,

@@ -47,7 +47,7 @@ pub struct Changes {
     pub allocations: Vec<(Arc<AllocationRow>, Vec<Arc<ContainerRow>>)>,
     /// Places that are new or changed.
     pub places: Vec<Arc<PlaceRow>>,
-    /// Places that are gone.
+    /// Places whose rows were deleted.
     pub removed_places: Vec<PlaceId>,
     /// Jobs that are new or changed.
     pub jobs: Vec<JobId>,
@@ -167,7 +167,7 @@ trait Part {
 }
 
 impl Unit {
-    /// A change begins.
+    /// Notes that a change of the group begins.
     pub(crate) fn begin(&mut self) {
         self.serial += 1;
         let serial = self.serial;

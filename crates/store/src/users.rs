@@ -15,7 +15,7 @@ pub struct UserRow {
     pub display_name: String,
     /// Argon2id hash of the client's salted hash; `None` = blank password.
     pub password_hash: Option<String>,
-    /// Whether an administrator.
+    /// Whether the user is an administrator.
     pub admin: bool,
     /// Whether allowed to log in.
     pub active: bool,
@@ -29,7 +29,7 @@ pub struct UserRow {
     pub agent_group: Option<String>,
     /// Last change of this row, microseconds.
     pub modified_at: i64,
-    /// Last login, microseconds.
+    /// Last login, microseconds; `None` = there was none.
     pub last_auth_at: Option<i64>,
 }
 
@@ -40,7 +40,7 @@ pub struct SessionRow {
     pub token_hash: Vec<u8>,
     /// The user who logged in.
     pub user_id: UserId,
-    /// Until when, microseconds.
+    /// When the session expires, microseconds.
     pub expires_at: i64,
 }
 
@@ -93,7 +93,7 @@ pub struct UserChange {
     pub display_name: Option<String>,
     /// Password hash; `Some(None)` = blank password.
     pub password_hash: Option<Option<String>>,
-    /// Whether an administrator.
+    /// Whether the user is an administrator; `None` = as before.
     pub admin: Option<bool>,
     /// Whether allowed to log in.
     pub active: Option<bool>,
@@ -186,7 +186,7 @@ pub async fn find_session(
     )?)
 }
 
-/// Notes a login.
+/// Stores the time of a user's last login, microseconds.
 pub async fn note_login(conn: &mut Conn<'_>, user_id: UserId, at: i64) -> Result<(), StoreError> {
     execute!(
         conn,

@@ -16,7 +16,7 @@ pub const UNCATEGORIZED_PROJECT: ProjectId = ProjectId(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum DeletionState {
-    /// It goes on.
+    /// It is in progress.
     Deleting,
     /// It has failed; the row has the error.
     DeleteFailed,
@@ -54,7 +54,7 @@ pub struct WorkspaceRow {
     /// How far its deletion is; `None` = it is not being deleted.
     #[row(word)]
     pub state: Option<DeletionState>,
-    /// Why the deletion failed.
+    /// Why the deletion failed, for users; `None` = it did not.
     pub error: Option<String>,
     /// When it was created, microseconds.
     pub created_at: i64,
@@ -65,9 +65,9 @@ pub struct WorkspaceRow {
 pub struct ProjectRow {
     /// Number of the project, unique over the cluster.
     pub id: ProjectId,
-    /// Workspace it is in.
+    /// Number of the workspace that it is in.
     pub workspace_id: WorkspaceId,
-    /// Unique in its workspace.
+    /// Name of the project, unique in its workspace.
     pub name: String,
     /// Short name, unique over the cluster.
     pub key: String,
@@ -80,7 +80,7 @@ pub struct ProjectRow {
     /// How far its deletion is; `None` = it was not asked for.
     #[row(word)]
     pub state: Option<DeletionState>,
-    /// Why the deletion failed.
+    /// Why the deletion failed, for users; `None` = it did not.
     pub error: Option<String>,
     /// When it was created, microseconds.
     pub created_at: i64,

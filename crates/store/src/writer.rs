@@ -45,7 +45,7 @@ pub struct WriteTx {
     refused_full: u64,
 }
 
-/// When an effect runs.
+/// In which case an effect of a change runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EffectCondition {
     /// Once the change is stored.

@@ -75,18 +75,18 @@ pub(crate) async fn save_expiries(
 pub struct TokenOwner {
     /// Id of the allocation that the token acts for.
     pub allocation_id: AllocationId,
-    /// The allocation's task.
+    /// Id of the task that the allocation runs.
     pub task_id: TaskId,
-    /// The task's kind.
+    /// Kind of that task.
     #[row(word)]
     pub kind: TaskKind,
     /// The task's experiment, for trials.
     pub experiment_id: Option<ExperimentId>,
-    /// The allocation's trial.
+    /// Number of the task's trial; `None` = the task is no trial's.
     pub trial_id: Option<TrialId>,
     /// The number of its trial's run; 0 without a trial.
     pub run_id: RunId,
-    /// The task's owner.
+    /// The user who owns the task.
     pub owner_id: UserId,
     /// When it expires, microseconds; `None` = while the allocation lives.
     pub expires_at: Option<i64>,

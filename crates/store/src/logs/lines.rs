@@ -90,7 +90,7 @@ pub struct Packer<'a> {
 #[derive(Debug, Default)]
 struct Body<'a> {
     count: usize,
-    /// Lowest and highest time.
+    /// Lowest and highest time of the lines, microseconds; `None` = there is none yet.
     times: Option<(i64, i64)>,
     previous_at: i64,
     origins: Vec<Origin<'a>>,
@@ -118,7 +118,7 @@ impl<'a> Packer<'a> {
         self.body.push(at, parts, from);
     }
 
-    /// Packs what was added.
+    /// Packs the lines that were added. `Err` = they cannot be compressed.
     pub fn finish(self) -> Result<PackedLines, StoreError> {
         let bodies = self.full.into_iter().chain([self.body]);
         let chunks = bodies.filter_map(Body::packed).collect::<Result<_, _>>()?;

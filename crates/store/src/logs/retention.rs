@@ -12,7 +12,7 @@ use crate::{Conn, StoreError, allocations, task_metrics};
 pub struct EndedLog {
     /// Id of the task that wrote the log.
     pub task_id: TaskId,
-    /// When it ended, microseconds.
+    /// When the task ended, microseconds.
     pub ended_at: i64,
     /// Days that the log is kept, as [`crate::allocations::TaskRow::log_retention_days`].
     pub days: Option<i64>,
@@ -23,7 +23,7 @@ pub struct EndedLog {
 pub struct DeletionStep {
     /// Stored pieces that are gone.
     pub chunks: usize,
-    /// Lines in them.
+    /// Number of lines in the pieces that are gone.
     pub lines: i64,
     /// Whether nothing is left of the log.
     pub whole: bool,

@@ -20,7 +20,7 @@ pub(crate) struct ExperimentCell {
 }
 
 impl ExperimentCell {
-    /// Of a row as it was read.
+    /// The cell of a row as it was read: nothing waits to be written.
     pub(crate) fn of(row: ExperimentRow) -> Self {
         Self {
             row: Arc::new(row),

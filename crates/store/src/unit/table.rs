@@ -22,7 +22,7 @@ pub(crate) trait Cell: Clone + Send + Sync {
     /// Whether nothing will ask for it any more once it is written.
     fn is_over(&self) -> bool;
 
-    /// It has been written.
+    /// Called when the row is taken to be written.
     fn written(&mut self) {}
 
     /// Adds it to what a commit has changed for observers.
@@ -242,7 +242,7 @@ impl<C: Cell> Table<C> {
 
 /// Something that is only ever appended.
 pub(crate) trait Appendix: Sized + Sync {
-    /// Writes new ones.
+    /// Writes items that were added since the last write.
     fn save(
         conn: &mut Conn<'_>,
         items: &[Self],
