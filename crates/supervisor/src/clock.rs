@@ -11,7 +11,7 @@ pub(crate) fn now_micros() -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// An unpredictable number.
+/// A number that others cannot guess, of 64 random bits.
 pub(crate) fn random() -> u64 {
     // The standard library seeds each of these from the kernel's random source.
     RandomState::new().build_hasher().finish()

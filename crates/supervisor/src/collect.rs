@@ -40,7 +40,7 @@ pub(crate) struct Source {
     continuations: Continuations,
 }
 
-/// When a source ends.
+/// When nothing more comes from a source of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// When all writers have closed it.

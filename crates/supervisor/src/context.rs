@@ -40,7 +40,7 @@ pub(crate) enum ContextError {
     /// An entry would be unpacked outside the directory.
     #[error("the context directory holds {path:?}, which would be unpacked outside of it")]
     Outside {
-        /// Name of the entry.
+        /// Path of the entry, as the archive has it.
         path: PathBuf,
     },
     /// An entry is neither a file nor a directory.
@@ -48,12 +48,12 @@ pub(crate) enum ContextError {
         "the context directory holds {path:?}, which is {what}; only files and directories are allowed"
     )]
     Kind {
-        /// Name of the entry.
+        /// Path of the entry, as the archive has it.
         path: PathBuf,
         /// The kind of the entry.
         what: &'static str,
     },
-    /// It is too large.
+    /// Unpacked it has too many bytes or entries.
     #[error(
         "the context directory unpacks to more than {MAX_TOTAL_BYTES} bytes or {MAX_ENTRIES} entries"
     )]

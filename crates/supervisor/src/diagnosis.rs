@@ -103,7 +103,7 @@ fn look(root: &Path, env: &TaskEnv, run_dir: &Path, window: Duration) -> Diagnos
     }
 }
 
-/// The processes below `own`.
+/// Ids of the processes that descend from `own`, itself left out.
 fn descendants(all: &BTreeMap<i64, Stat>, own: i64) -> BTreeSet<i64> {
     let mut found = BTreeSet::new();
     // Parents are mostly, but not always, before their children: repeated until nothing is new.

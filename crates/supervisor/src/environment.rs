@@ -16,7 +16,7 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 pub(crate) struct TaskEnv {
     /// All variables; no others are inherited.
     pub(crate) vars: BTreeMap<OsString, OsString>,
-    /// The working directory.
+    /// The working directory of the task's program.
     pub(crate) work_dir: PathBuf,
 }
 
@@ -63,7 +63,7 @@ impl TaskEnv {
         self.get(name)?.to_str()
     }
 
-    /// The value of `PATH`.
+    /// The value of `PATH`; a usual one where the task has none.
     pub(crate) fn path(&self) -> &OsStr {
         self.get(v::PATH).unwrap_or(OsStr::new(DEFAULT_PATH))
     }

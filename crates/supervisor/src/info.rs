@@ -19,10 +19,10 @@ pub(crate) struct Rendezvous {
     /// Address of each container; the first is the chief.
     #[serde(rename(serialize = "container_addrs"))]
     pub(crate) addresses: Vec<String>,
-    /// Rank of this container.
+    /// Rank of this container, from 0.
     #[serde(rename(serialize = "container_rank"))]
     pub(crate) rank: u32,
-    /// Slots of each container.
+    /// Number of slots of each container.
     #[serde(rename(serialize = "container_slot_counts"))]
     pub(crate) slots: Vec<u32>,
 }

@@ -24,7 +24,7 @@ const GATE: &str = ".start-gate";
 /// What is added to the gate's path for the file that is there once the user's hook has begun.
 const BEGUN: &str = "-user";
 
-/// One of the hooks.
+/// Which startup hook is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hook {
     /// An administrator's, for every task of the pool.
@@ -47,17 +47,17 @@ impl fmt::Display for Hook {
 /// The command of the task's program, with its environment and working directory.
 #[derive(Debug)]
 pub(crate) enum Launch {
-    /// The entrypoint itself.
+    /// The entrypoint is started as it is, since there are no hooks.
     Direct {
-        /// Program and arguments.
+        /// The entrypoint with its arguments.
         argv: Vec<OsString>,
     },
     /// A shell that sources the hooks, waits at the gate, and becomes the entrypoint. So the entrypoint gets the
     /// variables, directory, limits and umask that the hooks set.
     Hooked {
-        /// Program and arguments.
+        /// The shell with its arguments, the entrypoint among them.
         argv: Vec<OsString>,
-        /// Where the shell waits.
+        /// The gate at which the shell waits until the task may start.
         gate: Gate,
     },
 }

@@ -36,13 +36,13 @@ pub(crate) struct Master {
     credentials: String,
 }
 
-/// Why a call failed.
+/// Why a call of the master's API failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum MasterError {
-    /// There was no response.
+    /// The master could not be reached, or did not answer.
     #[error("could not reach the master at {url:?}: {cause}")]
     Unreachable {
-        /// Address of the call.
+        /// Address that was called.
         url: String,
         /// The error of the network or of the parser.
         cause: String,
@@ -50,17 +50,17 @@ pub(crate) enum MasterError {
     /// The response has an error status.
     #[error("the master answered {status} to {url:?}: {message}")]
     Status {
-        /// Address of the call.
+        /// Address that was called.
         url: String,
         /// HTTP status of the answer.
         status: u16,
-        /// The master's message.
+        /// The message of the master's error.
         message: String,
     },
     /// The response could not be parsed.
     #[error("could not read the master's answer to {url:?}: {cause}")]
     Answer {
-        /// Address of the call.
+        /// Address that was called.
         url: String,
         /// The error of the network or of the parser.
         cause: String,

@@ -164,7 +164,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         .map(drop)
 }
 
-/// The thread that samples.
+/// What the thread has that measures and queues reports.
 struct Sampler {
     settings: Sampling,
     machine: Machine,
@@ -339,7 +339,7 @@ struct ReportBody<'a> {
     groups: &'a Map<String, Value>,
 }
 
-/// The master's answer.
+/// What the master answers to reports.
 #[derive(Debug, Deserialize)]
 struct Answer {
     /// Whether it wants further reports.

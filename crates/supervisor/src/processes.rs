@@ -37,7 +37,7 @@ struct Output {
 pub(crate) enum Begins {
     /// It runs the hooks and waits at the gate, and then becomes the entrypoint.
     AsHooks,
-    /// It is the entrypoint.
+    /// It is the entrypoint from the start.
     AsEntrypoint,
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn places(file: &TaskFile) -> bool {
 
 /// Description of the file system to build.
 pub(crate) struct RootFs<'a> {
-    /// The container directory, canonical.
+    /// The container's directory, links resolved.
     pub(crate) dir: &'a Path,
     pub(crate) spec: &'a SandboxSpec,
     pub(crate) files: &'a [TaskFile],

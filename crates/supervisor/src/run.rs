@@ -115,7 +115,7 @@ pub(crate) fn run(context: ProcessContext) -> ExitCode {
 
 /// Where the end of the task is reported.
 struct Reporter {
-    /// Only in a pod.
+    /// The file from which Kubernetes takes the message about the end; `None` = the task runs in no pod.
     message: Option<TerminationMessage>,
     run_dir: PathBuf,
     diagnostics: Diagnostics,
@@ -174,7 +174,7 @@ enum Event {
 
 /// The stage of a task.
 enum Stage {
-    /// Files, context and checks.
+    /// Files are written, the context is unpacked and mounts are checked; no process runs yet.
     Preparing,
     /// The shell sources the hooks.
     Hooks { pid: Pid, gate: Gate },

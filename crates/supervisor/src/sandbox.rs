@@ -270,7 +270,7 @@ pub(crate) fn check(dir: &Path, start: i64) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// The process inside.
+/// What the process does that is started in the new namespaces: builds the sandbox and goes on in it.
 pub(crate) fn inside(arguments: &[&str]) -> ExitCode {
     let built = match arguments {
         [purpose, arguments @ ..] => {

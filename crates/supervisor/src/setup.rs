@@ -32,7 +32,7 @@ const CONTEXT_TIMEOUT: Duration = Duration::from_mins(10);
 /// host is noticed only by a timeout.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Input of the set-up.
+/// What the set-up of a task needs.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) script: Script,

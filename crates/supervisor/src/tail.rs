@@ -42,7 +42,7 @@ struct Lines {
 /// An error that Python has shown.
 #[derive(Debug, Clone, Copy)]
 struct Traceback {
-    /// When it began, microseconds.
+    /// When its first line was written, microseconds.
     at: i64,
     end: TracebackEnd,
 }

@@ -45,7 +45,7 @@ pub enum SpecError {
     NoFreeServicePort {
         /// The first port of its kind.
         first: u16,
-        /// The last one.
+        /// The last port of its kind.
         last: u16,
     },
     /// A variable of the configuration is longer than a process can be given.

@@ -16,7 +16,7 @@ use crate::{Entrypoint, Mount, TaskFile, TaskKind};
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum TaskDetails {
-    /// Nothing of its own.
+    /// A command has nothing that other kinds do not have.
     Command,
     /// Where a generic task comes from, and whether it can be paused: see [`GenericDetails`].
     Generic(GenericDetails),

@@ -32,17 +32,17 @@ pub struct Diagnosis {
     pub window_micros: i64,
     /// The processes, in the order of their ids.
     pub processes: Vec<ProcessState>,
-    /// Processes beyond [`MOST_PROCESSES`].
+    /// How many processes are left out, since there are more than [`MOST_PROCESSES`].
     pub omitted: i64,
 }
 
-/// What one process does.
+/// One process of a task: what it is, what it waits for and how much it computes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProcessState {
     /// Its id, as the container's processes see it.
     pub pid: i64,
-    /// Id of its parent.
+    /// Id of its parent process, as the container's processes see it.
     pub parent: i64,
     /// Its program; of an interpreter also the script or module: `python3 train.py`.
     pub command: String,
@@ -55,11 +55,11 @@ pub struct ProcessState {
     pub wait_channel: String,
     /// System call of its main thread, such as `clock_nanosleep` or `read(socket)`; empty = none, or not to be seen.
     pub system_call: String,
-    /// Threads that it has.
+    /// Number of its threads, the main one included.
     pub threads: i64,
     /// Microseconds of processors that all its threads have used.
     pub cpu_micros: i64,
-    /// Those within [`Diagnosis::window_micros`].
+    /// Those of them that it used within [`Diagnosis::window_micros`].
     pub cpu_window_micros: i64,
     /// Functions that the main thread of a Python process is in, the innermost first: `hang (/run/…/train.py:12)`.
     pub stack: Vec<String>,

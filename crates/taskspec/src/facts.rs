@@ -28,7 +28,7 @@ pub struct TaskFacts {
     pub description: String,
     /// Number in the cluster of the user whose task this is.
     pub owner_id: UserId,
-    /// That user's name.
+    /// Login name of that user.
     pub owner_name: String,
     /// Unix identity that the task is given.
     pub user: TaskUser,
@@ -64,9 +64,9 @@ impl KindFacts {
 /// What only a trial has.
 #[derive(Clone)]
 pub struct TrialFacts {
-    /// Id of the trial.
+    /// Number of the trial.
     pub trial_id: TrialId,
-    /// Id of its experiment.
+    /// Number of the trial's experiment.
     pub experiment_id: ExperimentId,
     /// Number of the trial's run, which is this allocation. It grows from run to run.
     pub run_id: RunId,
@@ -127,9 +127,9 @@ pub struct ContainerRequest {
     pub shm_size_bytes: u64,
     /// Host devices to give to the container.
     pub devices: Vec<DeviceMapping>,
-    /// Linux capabilities to add.
+    /// Linux capabilities that the container gets beside the engine's default ones.
     pub add_capabilities: Vec<String>,
-    /// Linux capabilities to drop.
+    /// Linux capabilities that are taken from the engine's default ones.
     pub drop_capabilities: Vec<String>,
     /// Whether the harness logs in detail.
     pub debug: bool,
@@ -149,7 +149,7 @@ pub struct PoolDefaults {
     pub logins: Vec<RegistryAuth>,
     /// Working directory of trials; `None` = [`WORK_DIR`](crate::WORK_DIR). The configuration of a launched task has it.
     pub work_dir: Option<String>,
-    /// Docker network of containers.
+    /// Name of the Docker network that containers are in, or `host`.
     pub network_mode: String,
     /// Host devices to give to the container.
     pub devices: Vec<DeviceMapping>,
@@ -159,9 +159,9 @@ pub struct PoolDefaults {
     pub startup_hook: Option<String>,
     /// Network interface for traffic between the containers of a task.
     pub network_interface: Option<String>,
-    /// Ports of GLOO, `low:high`.
+    /// Ports that Gloo may use between containers of a task, `low:high`; `None` = any.
     pub gloo_port_range: Option<String>,
-    /// Ports of NCCL, `low:high`.
+    /// Ports that NCCL may use between containers of a task, `low:high`; `None` = any.
     pub nccl_port_range: Option<String>,
 }
 
@@ -240,9 +240,9 @@ impl RunsIn {
 pub struct PerDevice<T> {
     /// For slots that are shares of a processor, and for tasks without slots.
     pub cpu: T,
-    /// For NVIDIA GPUs.
+    /// For slots that are NVIDIA GPUs.
     pub cuda: T,
-    /// For AMD GPUs.
+    /// For slots that are AMD GPUs.
     pub rocm: T,
 }
 

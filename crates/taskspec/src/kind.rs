@@ -36,7 +36,7 @@ pub enum TaskKind {
     Command,
     /// A TensorBoard server over metrics of trials.
     Tensorboard,
-    /// Deletion of checkpoints' files.
+    /// Deletes files of checkpoints.
     CheckpointGc,
     /// Anything else that runs in a container.
     Generic,
@@ -46,7 +46,7 @@ pub enum TaskKind {
 struct Words {
     /// In documents and on the command line.
     word: &'static str,
-    /// One, in a sentence.
+    /// One without its article, in a sentence.
     noun: &'static str,
     /// One with its article, in a sentence.
     one: &'static str,

@@ -27,7 +27,7 @@ MaxSessions 1000
 "
 );
 
-/// Begins the client.
+/// First lines of the script that takes the place of `ssh`.
 const CLIENT_HEAD: &str = r#"#!/bin/sh
 # The SSH client of a trial with several containers. To their servers it goes with the trial's key and checks theirs,
 # whatever the launcher asks for: launchers send the trial's variables along, and another task of a host may listen at that

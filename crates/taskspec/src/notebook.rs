@@ -153,7 +153,7 @@ pub struct IdleCheck {
     pub idle_type: NotebookIdleType,
     /// Port of the server, in the container.
     pub port: u16,
-    /// Seconds between two looks.
+    /// Seconds between two looks at the server.
     pub every_seconds: u32,
 }
 

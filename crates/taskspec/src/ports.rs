@@ -67,7 +67,7 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Of places with their addresses.
+    /// The hosts of places, by their addresses: places that share one are on the same host.
     pub fn new<'a>(places: impl IntoIterator<Item = (&'a PlaceId, &'a [String])>) -> Self {
         // A forest: each host points to an earlier one that it turned out to be, or to itself.
         let mut same: Vec<u32> = Vec::new();

@@ -9,9 +9,9 @@ pub const DOCKER_HUB: &str = "docker.io";
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RegistryAuth {
-    /// Name of the account.
+    /// Name of the account; `None` = not given.
     pub username: Option<String>,
-    /// Password, a secret.
+    /// Password of the account, a secret; `None` = not given.
     pub password: Option<String>,
     /// Address of the registry that the credentials are for; `None` = any.
     pub serveraddress: Option<String>,

@@ -33,7 +33,7 @@ impl RuntimeKind {
 /// What a place starts containers with, as it reports it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PlaceRuntime {
-    /// A runtime of agents.
+    /// One of the runtimes of our agents.
     Agent(RuntimeKind),
     /// Any other by its name: that of a node (`containerd://2.1`), or one of agents of another version. Empty where the
     /// manager names none.
@@ -51,7 +51,7 @@ impl PlaceRuntime {
 }
 
 impl Default for PlaceRuntime {
-    /// None is named.
+    /// The empty name: the manager names no runtime.
     fn default() -> Self {
         Self::Named(String::new())
     }

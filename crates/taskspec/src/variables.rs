@@ -38,7 +38,7 @@ pub struct Variable {
     pub name: &'static str,
     /// The program that sets it.
     pub set_by: SetBy,
-    /// Which tasks have it.
+    /// The tasks that have it, by their kind.
     pub tasks: Tasks,
     /// Whether each of these has it, of those that its setter has a part in.
     pub presence: Presence,
@@ -73,7 +73,7 @@ pub enum Tasks {
 /// Whether a variable is in the environment of each of its tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// It is always set.
+    /// It is set in each of them.
     Always,
     /// It is absent, not empty, where there is nothing to set it to.
     WhenKnown,
@@ -97,11 +97,11 @@ macro_rules! variables {
 variables! {
     /// Address of the master as the task reaches it, with scheme and port.
     DET_MASTER: Agent, All, Always;
-    /// Host of that address.
+    /// Host of the address in `DET_MASTER`.
     DET_MASTER_HOST: Agent, All, Always;
     /// The same under its older name.
     DET_MASTER_ADDR: Agent, All, Always;
-    /// Port of that address.
+    /// Port of the address in `DET_MASTER`.
     DET_MASTER_PORT: Agent, All, Always;
     /// `true` where the address begins with `https`, else `false`.
     DET_USE_TLS: Agent, All, Always;
@@ -144,7 +144,7 @@ variables! {
     DET_USER: Master, All, Always;
     /// Kind of the task, a name of [`TaskKind`](crate::TaskKind).
     DET_TASK_TYPE: Master, All, Always;
-    /// The run directory.
+    /// Directory with the files that the system gives the task.
     DET_RUN_DIR: Master, All, Always;
     /// JSON map that is added to every record of the task's log.
     DET_TASK_LOGGING_METADATA: Master, All, Always;
@@ -158,9 +158,9 @@ variables! {
     DET_DEBUG: Master, All, WhenKnown;
     /// Network interface for traffic between containers.
     DET_INTER_NODE_NETWORK_INTERFACE: Master, All, WhenKnown;
-    /// Ports of GLOO, `low:high`.
+    /// Ports that Gloo may use between containers, `low:high`.
     GLOO_PORT_RANGE: Master, All, WhenKnown;
-    /// Ports of NCCL, `low:high`.
+    /// Ports that NCCL may use between containers, `low:high`.
     NCCL_PORT_RANGE: Master, All, WhenKnown;
     /// Address of the cluster's Pachyderm server.
     PACHD_ADDRESS: Master, All, WhenKnown;
@@ -171,7 +171,7 @@ variables! {
     DET_TRIAL_ID: Master, Trials, Always;
     /// Number of the trial's run.
     DET_TRIAL_RUN_ID: Master, Trials, Always;
-    /// Seed of the trial.
+    /// Seed of the trial's random values, 0 to 2^31.
     DET_TRIAL_SEED: Master, Trials, Always;
     /// Effective configuration of the experiment, a JSON object.
     DET_EXPERIMENT_CONFIG: Master, Trials, Always;
@@ -203,7 +203,7 @@ variables! {
     /// How much TensorFlow writes: errors only.
     TF_CPP_MIN_LOG_LEVEL: Master, TensorBoards, Always;
 
-    /// Address of the pod.
+    /// IP address of the pod.
     DET_KUBERNETES_POD_IP: Pod, All, Always;
     /// Number of pods of the allocation.
     DET_KUBERNETES_JOB_PARALLELISM: Pod, All, Always;
@@ -216,7 +216,7 @@ variables! {
     /// `void` where the container has no GPU: images that ask for all would see those of other pods.
     NVIDIA_VISIBLE_DEVICES: Pod, All, WhenKnown;
 
-    /// The working directory.
+    /// Directory that the task's program starts in.
     DET_WORKDIR: Supervisor, All, Always;
     /// Home directory of the task's user; the working directory where the container knows none.
     HOME: Supervisor, All, Always;

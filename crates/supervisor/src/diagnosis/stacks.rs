@@ -18,7 +18,7 @@ use super::procfs::Proc;
 use crate::environment::TaskEnv;
 use crate::signals;
 
-/// Limit for one process.
+/// How long reading the stack of one process may take.
 const ONE_WITHIN: Duration = Duration::from_secs(4);
 /// How long a process may take to write its stacks: it is ready to at any moment, even in a system call.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ const WRITTEN_POLL: Duration = Duration::from_millis(20);
 /// Bytes of stacks that are read of one process.
 const MOST_BYTES: u64 = 256 << 10;
 
-/// Where stacks come from.
+/// What stacks of processes are read with, and until when.
 pub(super) struct Stacks<'a> {
     /// The program, if the task's environment has it.
     pub(super) py_spy: Option<PathBuf>,

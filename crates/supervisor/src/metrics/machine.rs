@@ -32,7 +32,7 @@ pub(crate) struct Machine {
 pub(crate) struct Volume {
     /// The path that reports name.
     pub(crate) name: &'static str,
-    /// A path in it.
+    /// A path in the file system, by which it is asked.
     pub(crate) path: &'static str,
 }
 
@@ -43,7 +43,7 @@ impl Volume {
     }
 }
 
-/// Counters that only grow.
+/// Counters that only grow: two readings give a rate. `None` = not to be read on this machine.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Counters {
     /// Time that the host's processors were busy, and all of their time, in ticks.
@@ -51,7 +51,7 @@ struct Counters {
     /// Processor time of the task's control group, in seconds.
     group_seconds: Option<f64>,
     disk: Option<Disk>,
-    /// Bytes received and sent.
+    /// Bytes that were received and sent.
     network: Option<(f64, f64)>,
 }
 

@@ -101,7 +101,7 @@ pub(super) fn make_directories(
 pub(super) struct Mounts(BTreeMap<PathBuf, MsFlags>);
 
 impl Mounts {
-    /// Reads the current mounts.
+    /// Reads the mounts that this process has now.
     pub(super) fn read() -> io::Result<Self> {
         Ok(Self::parse(&fs::read("/proc/self/mountinfo")?))
     }
