@@ -49,7 +49,7 @@ pub enum Scheduler {
     None,
 }
 
-/// A kind of `PodGroup`.
+/// A version of the API in which a gang is an object of its own, a `PodGroup`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GroupApi {
     /// `scheduling.k8s.io/v1beta1`, since Kubernetes 1.37.
@@ -96,7 +96,7 @@ pub(crate) struct Gang<'a> {
     pub(crate) name: &'a str,
     /// Containers of all its Jobs.
     pub(crate) members: usize,
-    /// Its resource pool.
+    /// Name of its resource pool.
     pub(crate) pool: &'a str,
 }
 

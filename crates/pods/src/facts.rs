@@ -30,7 +30,7 @@ pub struct ClusterFacts {
 /// The master as pods reach it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterUrl {
-    /// `http` or `https`.
+    /// Scheme of the address: `http` or `https`.
     pub scheme: String,
     /// Name or address, an IPv6 address without brackets.
     pub host: String,
@@ -67,7 +67,7 @@ pub enum MasterCert {
     Usual,
     /// With these certificates, PEM, which are placed in the container.
     Text(String),
-    /// Not at all.
+    /// Tasks accept any certificate.
     NoVerify,
 }
 

@@ -16,7 +16,7 @@ const MOST_TERMS: usize = 1_000;
 pub struct NamespaceSelector<'a> {
     /// The name of that namespace.
     pub namespace: &'a str,
-    /// Values by label.
+    /// Values that nodes must have, by label.
     pub labels: &'a BTreeMap<String, String>,
 }
 
@@ -111,9 +111,9 @@ fn joint_terms(
 /// A term of a node affinity, which selects nodes for which all of it holds.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Term {
-    /// Requirements of labels.
+    /// Requirements of the labels of nodes, as Kubernetes writes them.
     expressions: Vec<Value>,
-    /// Requirements of fields.
+    /// Requirements of the fields of nodes, as Kubernetes writes them.
     fields: Vec<Value>,
 }
 

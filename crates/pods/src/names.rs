@@ -136,7 +136,7 @@ pub(crate) fn group_name(job_name: &str, number: usize) -> String {
 enum NameBasis {
     /// No other allocation has the same.
     Unique(String),
-    /// It needs a hash.
+    /// Another allocation may have the same: a hash must be added.
     Ambiguous(String),
 }
 

@@ -37,7 +37,7 @@ pub struct NodeFacts {
     pub unschedulable: bool,
     /// Its addresses and names, most useful first.
     pub addresses: Vec<String>,
-    /// Version of its kubelet.
+    /// Version of its kubelet, such as `v1.33.1`; empty = not reported.
     pub version: String,
     /// Name and version of its container runtime.
     pub runtime: String,
@@ -50,7 +50,7 @@ pub struct Taint {
     pub key: String,
     /// Its value; empty = it has none.
     pub value: String,
-    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    /// What becomes of pods without a toleration: `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
 }
 

@@ -251,12 +251,12 @@ struct Allocation<'a> {
 }
 
 impl Allocation<'_> {
-    /// What the user customises.
+    /// The pod as the user customises it.
     fn user(&self) -> UserPod {
         UserPod::of(self.first.start.origin.pod_spec.as_ref())
     }
 
-    /// Labels of every object.
+    /// Labels that every object of the allocation has.
     fn common_labels(&self) -> Object {
         let allocation_id = self.first.start.spec.allocation_id.as_str();
         json::map([

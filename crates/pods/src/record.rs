@@ -35,7 +35,7 @@ pub struct RecordedMember {
     pub node: String,
     /// Its rank in the allocation.
     pub rank: u32,
-    /// Slots that it holds.
+    /// Number of slots that it holds.
     pub slots: u32,
 }
 

@@ -111,7 +111,7 @@ impl Seal {
 
 /// What of a Job its seal is about.
 struct SealedRecord<'a> {
-    /// Its namespace and name.
+    /// Namespace and name of the Job.
     at: (&'a str, &'a str),
     record: String,
     seal: String,

@@ -18,11 +18,11 @@ pub(crate) struct UserPod {
     pub(crate) labels: Object,
     /// `metadata.annotations` of the pod.
     pub(crate) annotations: Object,
-    /// Its `spec` without containers.
+    /// The `spec` of the pod without its containers.
     pub(crate) spec: Object,
     /// Its containers but for the task's.
     pub(crate) containers: Vec<Value>,
-    /// Its init containers.
+    /// The init containers of the pod.
     pub(crate) init_containers: Vec<Value>,
     /// What it has for the task's container.
     pub(crate) task: Object,

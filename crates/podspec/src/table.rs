@@ -115,7 +115,7 @@ impl Shape {
 /// How a list of a stronger pod merges over that of a weaker one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListMerge {
-    /// It replaces the other.
+    /// The stronger list replaces the weaker one whole.
     Atomic,
     /// Elements are maps, and two with the same value of `key` are one.
     By {

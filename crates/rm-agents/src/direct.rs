@@ -173,7 +173,7 @@ impl DirectDialer {
     }
 }
 
-/// Accepts exactly this certificate.
+/// Prepares TLS connections that accept exactly this certificate, PEM. `Err` = it cannot be read.
 fn connector(certificate: &str) -> Result<TlsConnector, Box<dyn std::error::Error>> {
     let certificate = CertificateDer::from_pem_slice(certificate.as_bytes())?;
     let provider = Arc::new(ring::default_provider());

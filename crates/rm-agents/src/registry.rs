@@ -7,7 +7,7 @@ use det_rm::Core;
 /// Why an agent is not admitted, as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// It may be later.
+    /// Not now, but it may be admitted later.
     Yet(String),
     /// This token belongs to another agent, or to none.
     Stranger(String),

@@ -84,7 +84,7 @@ pub(crate) struct HeldContainer {
 /// What the pod of a container takes of its node.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Takes {
-    /// Amounts by resource.
+    /// Amounts of each resource of Kubernetes, as the pod requests them.
     pub(crate) resources: Resources,
     /// Its demands as a key, which equal demands have in common; `None` = they are not known, since it was
     /// created before a restart, or something else decides as well where it goes.
@@ -180,13 +180,13 @@ impl OnPlace for StartingContainer {
     }
 }
 
-/// What a container holds.
+/// The slots of a place that a container holds.
 struct Share<'a> {
     place: &'a PlaceId,
     slots: u32,
 }
 
-/// A Job of ours.
+/// A Kubernetes Job of ours, as it is known here.
 #[derive(Debug, Clone)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -465,7 +465,7 @@ impl Books {
         }
     }
 
-    /// A pod is gone.
+    /// Forgets a pod that is gone, and gives what was known of it; `None` = nothing was.
     pub(crate) fn drop_pod(&mut self, name: &ObjectKey) -> Option<Pod> {
         let pod = self.pods.remove(name)?;
         if let Some((job, _)) = &pod.job {

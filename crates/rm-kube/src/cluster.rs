@@ -47,7 +47,7 @@ pub(crate) struct ClusterState {
     pub(crate) namespace: String,
     /// The attempts that have not ended.
     pub(crate) attempts: BTreeMap<AllocationId, LiveAttempt>,
-    /// The namespaces of workspaces.
+    /// The namespaces that workspaces are bound to, as the master last announced them.
     pub(crate) bindings: watch::Receiver<Bindings>,
 }
 

@@ -320,7 +320,7 @@ fn identity(object: &Value) -> Value {
 /// An object that exists now.
 enum CreatedObject {
     New(Value),
-    /// It existed before.
+    /// It existed before, in this form.
     Found(Value),
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Desk {
 }
 
 impl ClusterNamespaces {
-    /// A cluster is connected.
+    /// Notes that the cluster of a manager can be asked about namespaces from now on.
     pub(crate) fn connected(&self, manager: &str, desk: Desk) {
         let mut desks = self.desks.lock().unwrap_or_else(PoisonError::into_inner);
         desks.insert(manager.to_owned(), desk);

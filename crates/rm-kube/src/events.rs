@@ -23,7 +23,7 @@ const LONGEST: usize = 2_048;
 pub(crate) struct Note {
     of: Subject,
     object: ObjectKey,
-    /// Identity of the object.
+    /// Identity of the object: another one with the same name has another.
     uid: String,
     /// A word of Kubernetes: `FailedScheduling`.
     reason: String,

@@ -38,13 +38,13 @@ const LEFT_ALONE: Duration = Duration::from_mins(1);
 /// What has become of a request about placeholders.
 #[derive(Debug)]
 pub(crate) enum GrowthOutcome {
-    /// The Jobs exist.
+    /// The Jobs of the placeholders exist.
     Made(Vec<Value>),
     /// The Jobs are gone, or will be.
     Deleted(Vec<ObjectKey>),
     /// The API refuses them, for this reason.
     Refused(String),
-    /// It may succeed later.
+    /// It failed for this reason, and may succeed later.
     Failed(String),
 }
 
@@ -72,7 +72,7 @@ struct HeldPlaceholders {
 /// What is to become of the placeholders of a task that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
-    /// They are to exist.
+    /// They are to exist: nodes are asked for.
     Ask,
     /// They are not to exist now.
     Wait,

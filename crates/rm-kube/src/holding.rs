@@ -56,7 +56,7 @@ impl Holds {
         }
     }
 
-    /// A node is gone.
+    /// Forgets a node that is gone.
     pub(crate) fn forget(&mut self, node: &str) {
         self.0.remove(node);
     }

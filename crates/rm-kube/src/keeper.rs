@@ -560,7 +560,7 @@ fn others(found: &Value, wanted: &Value) -> Vec<String> {
     keys(found).difference(&keys(wanted)).cloned().collect()
 }
 
-/// What is watched now.
+/// The kinds of objects that are watched now, with what comes of them.
 struct CurrentWatch {
     kinds: BTreeSet<Kind>,
     seen: BoxStream<'static, WatchEvent>,

@@ -140,7 +140,7 @@ pub(crate) struct Observer {
     pub(crate) requests: Requests,
     /// Namespaces that objects of ours are in.
     pub(crate) namespaces: BTreeSet<String>,
-    /// Those of pools.
+    /// Those of these namespaces that are the pools' own.
     pub(crate) of_pools: BTreeSet<String>,
     /// The attempts that had not ended when the manager began; none any more when all Jobs that existed have been listed.
     attempts: BTreeMap<AllocationId, LiveAttempt>,

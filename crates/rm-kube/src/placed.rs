@@ -14,7 +14,7 @@ pub(crate) trait OnPlace {
     fn place(&self) -> &PlaceId;
 }
 
-/// Values by container.
+/// A value for each container, found by its id, its node or its place.
 #[derive(Debug)]
 pub(crate) struct ByContainer<T> {
     all: BTreeMap<ContainerId, T>,

@@ -56,7 +56,7 @@ pub(crate) struct Places<C: Core> {
 pub(crate) enum Change<E> {
     /// It is served as it was.
     None,
-    /// It has joined.
+    /// It has joined the cluster and takes work.
     Joined,
     /// It is served no more.
     Left,

@@ -37,7 +37,7 @@ pub enum GrowthState {
     },
     /// It did not grow, and is not asked for now.
     GivenUp {
-        /// Why, a clause.
+        /// Why it is not asked for, a part of a sentence for users.
         reason: String,
         /// When it is asked again.
         until: Micros,

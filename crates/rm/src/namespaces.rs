@@ -41,7 +41,7 @@ pub struct LiveAttempt {
 /// What something is an attempt of: what managers name its objects by, as those of a [`crate::ContainerStart`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttemptOf {
-    /// Kind of its task.
+    /// Kind of the task that the attempt is of.
     pub kind: TaskKind,
     /// Task that the attempt is of.
     pub task_id: TaskId,
@@ -90,7 +90,7 @@ pub trait NamespaceCore: Core {
 pub struct NamespaceRequest {
     /// Name of the resource manager in whose cluster the namespace is.
     pub manager: String,
-    /// Name of the namespace.
+    /// Name of the namespace to look at or make.
     pub namespace: String,
     /// Whether the manager is to make it; else it must exist.
     pub made: bool,

@@ -75,7 +75,7 @@ impl PlaceView {
 }
 
 impl FromIterator<(ContainerId, ObservedState)> for PlaceView {
-    /// Of a place that joins with these containers.
+    /// The view of a place that joins with these containers, as it reports them.
     fn from_iter<I: IntoIterator<Item = (ContainerId, ObservedState)>>(reports: I) -> Self {
         let mut view = Self::default();
         for (id, observed) in reports {

@@ -54,7 +54,7 @@ pub struct Origin {
 /// The namespace that an attempt was placed in, since its workspace was bound to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlacedNamespace {
-    /// Name of the namespace.
+    /// Name of that namespace.
     pub name: String,
     /// Whether its manager makes it: where it does not exist, it will.
     pub made: bool,
