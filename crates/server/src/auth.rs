@@ -67,7 +67,7 @@ pub struct TaskActor {
     pub task_id: TaskId,
     /// Kind of the task.
     pub kind: TaskKind,
-    /// Its experiment, for trials.
+    /// Number of the trial's experiment; `None` = the task is no trial's.
     pub experiment_id: Option<ExperimentId>,
     /// Number of the trial that it runs; `None` = the task is no trial's.
     pub trial_id: Option<TrialId>,
@@ -213,7 +213,7 @@ struct TaskIdentity {
 
 /// A change of one user, with what else its transaction has to check and write.
 pub(crate) struct UserEdit {
-    /// Columns to set.
+    /// What to change in the user's row.
     pub change: UserChange,
     /// Whether all sessions of the user end.
     pub end_sessions: bool,

@@ -20,7 +20,7 @@ const MIB: usize = 1 << 20;
 /// without a token share one account.
 pub type Account = Option<UserId>;
 
-/// Limits of one budget.
+/// How much memory one budget gives out, and to whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Name in answers and documents.
@@ -182,7 +182,7 @@ pub struct Usage {
     pub used: usize,
     /// Most bytes that were reserved at once since the start.
     pub peak: usize,
-    /// Reservations that wait.
+    /// Number of reservations that wait for others to be released.
     pub waiting: usize,
     /// Reservations that were refused since the start.
     pub refused: u64,
@@ -250,7 +250,7 @@ impl State {
 }
 
 impl Budget {
-    /// An unused one.
+    /// A budget of which nothing is reserved.
     pub fn new(limits: Limits) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -393,7 +393,7 @@ fn grant(inner: &Arc<Inner>) {
 }
 
 impl Reservation {
-    /// Bytes that it has.
+    /// Bytes that are reserved by it now.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -35,7 +35,7 @@ const BEGIN_ANEW: Duration = Duration::from_secs(5);
 
 /// What drivers share with the services of a master from its start on.
 pub(crate) struct Drivers {
-    /// Kinds that tests drive.
+    /// Kinds of resource managers that tests drive in place of a driver.
     doubles: Vec<ManagerKind>,
     tunnels: Tunnels,
     namespaces: ClusterNamespaces,
@@ -53,7 +53,7 @@ impl Drivers {
         }
     }
 
-    /// How they reach containers.
+    /// How the managers of each kind reach services in containers.
     pub(crate) fn reaches(&self) -> Reaches {
         let reaches = Reaches::default().with(ManagerKind::Agent, self.tunnels.clone());
         if self.doubles.contains(&ManagerKind::Kubernetes) {

@@ -12,7 +12,7 @@ pub struct AppError {
     pub kind: ErrorKind,
     /// What was tried, on what, what is allowed.
     pub message: String,
-    /// What to do next.
+    /// What the caller can do next; `None` = nothing is known.
     pub hint: Option<String>,
     /// Single errors, where there are several: path, line, text.
     pub details: Vec<serde_json::Value>,
@@ -21,14 +21,14 @@ pub struct AppError {
     pub cause: Option<anyhow::Error>,
 }
 
-/// Kinds of failure.
+/// Kinds of failure, each with the HTTP status that it is answered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// 400: the request itself is wrong.
     Invalid,
     /// 400: right request, wrong state of the thing.
     Precondition,
-    /// 401: who is asking?
+    /// 401: it is not known who is asking.
     Unauthenticated,
     /// 403: known, but may not.
     Forbidden,
@@ -42,13 +42,13 @@ pub enum ErrorKind {
     Misdirected,
     /// 429: too many of them at once.
     TooMany,
-    /// 413: too large.
+    /// 413: the request is too large.
     TooLarge,
-    /// 415: no such representation.
+    /// 415: the answer does not exist in the form that was asked for.
     UnsupportedMedia,
-    /// 500: our defect.
+    /// 500: a defect of the master.
     Internal,
-    /// 501: not built.
+    /// 501: this master does not have what was asked for.
     NotBuilt,
     /// 503: the database is away.
     Unavailable,

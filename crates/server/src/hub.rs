@@ -10,7 +10,7 @@ use det_ids::{AllocationId, PlaceId, TaskId, TrialId};
 use det_rm::Changes;
 use tokio::sync::watch;
 
-/// Something that can change.
+/// What a change can be about; each can be waited for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Topic {
     /// Anything that scheduling depends on.
@@ -25,7 +25,7 @@ pub enum Topic {
     Trial(TrialId),
     /// System metrics of a trial.
     SystemMetrics(TrialId),
-    /// The events table.
+    /// The record of events: a new one was added.
     Events,
     /// Moments at which something is due.
     Deadlines,
@@ -35,11 +35,11 @@ pub enum Topic {
     Backlog,
     /// When old logs are deleted.
     LogSweep,
-    /// Namespaces of workspaces.
+    /// The Kubernetes namespaces that workspaces are bound to.
     Namespaces,
     /// What waits for clusters to grow.
     Growth,
-    /// The master's own log.
+    /// The master's own log: a new line was added.
     MasterLog,
 }
 

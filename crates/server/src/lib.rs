@@ -62,11 +62,11 @@ pub const AGENT_TOKEN_FILE: &str = "agent-token";
 
 /// What a master is started with.
 pub struct MasterOptions {
-    /// Its configuration, complete.
+    /// The configuration that it runs with, with the origin of each key.
     pub config: LoadedMaster,
     /// Kinds of resource managers that tests drive, in place of their own driver if there is one; empty but in tests.
     pub doubles: Vec<ManagerKind>,
-    /// The process around it.
+    /// What the process around it does for it.
     pub surroundings: Arc<dyn Surroundings>,
     /// Where it keeps what it keeps: the embedded database, the agents' token, checkpoints unless configured.
     pub data_dir: PathBuf,
@@ -124,7 +124,7 @@ pub enum StartError {
         /// Why the file cannot be used.
         source: std::io::Error,
     },
-    /// Certificate or key.
+    /// The certificate or the key cannot be used.
     #[error("TLS cannot be set up from \"{}\": {message}", path.display())]
     Tls {
         /// The path of the file.
@@ -132,7 +132,7 @@ pub enum StartError {
         /// Why TLS cannot be set up, as a sentence.
         message: String,
     },
-    /// Something of ours.
+    /// A part of the master failed to start, for this reason.
     #[error("the master could not be started: {0}")]
     Internal(String),
 }

@@ -74,7 +74,7 @@ pub(crate) struct LiveCache {
 /// The jobs of the allocations in a cache.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct LiveJobs {
-    /// Allocations by job.
+    /// Ids of the live allocations of each job.
     allocations: HashMap<JobId, BTreeSet<AllocationId>>,
     /// Jobs of these allocations, as far as they were read.
     rows: HashMap<JobId, JobRow>,

@@ -27,9 +27,9 @@ const LONGEST_LINE: usize = 4_096;
 pub struct Entry {
     /// The line, by its number since the master started.
     pub id: MasterLogLineId,
-    /// When, microseconds since 1970.
+    /// When the line was written, microseconds since 1970.
     pub at: i64,
-    /// How much it matters.
+    /// Severity of the line.
     pub level: LogLevel,
     /// The message and its fields.
     pub message: String,
@@ -44,7 +44,7 @@ pub struct About {
     pub experiment: Option<ExperimentId>,
     /// Number in the field `trial.id`.
     pub trial: Option<TrialId>,
-    /// `task.id` or `allocation.id`.
+    /// Id in the field `task.id` or `allocation.id`.
     pub task: Option<String>,
 }
 

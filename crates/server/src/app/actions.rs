@@ -22,7 +22,7 @@ pub(crate) enum Action {
     Pause,
     /// Ends it; its trials save first.
     Cancel,
-    /// Ends it at once.
+    /// Ends it at once: its trials do not save.
     Kill,
     /// Removes it, which has ended, with its checkpoints; goes on in the background.
     Delete,

@@ -40,7 +40,7 @@ pub struct AgentTokens {
 }
 
 impl AgentTokens {
-    /// Of a cluster whose agents join with the token of this hash.
+    /// The tokens of a cluster whose agents join with the token of this hash.
     pub(crate) fn new(context: Context, places: Places, join_token_hash: Vec<u8>) -> Self {
         Self {
             context,

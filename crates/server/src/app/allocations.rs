@@ -38,9 +38,9 @@ const MOST_ACCELERATOR_DATA: usize = 32 << 10;
 pub struct Rendezvous {
     /// Addresses of the hosts that the containers run on.
     pub addresses: Vec<String>,
-    /// The asking container's rank.
+    /// Rank of the container that asks, from 0.
     pub rank: i64,
-    /// Slots of each.
+    /// Number of slots of each container.
     pub slots: Vec<i64>,
 }
 

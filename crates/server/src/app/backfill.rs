@@ -24,7 +24,7 @@ pub(crate) struct HeldUp {
 }
 
 impl HeldUp {
-    /// Of a pool with this order of priorities in which nothing waits.
+    /// The state of a pool with this order of priorities in which nothing waits.
     pub(crate) fn new(order: PriorityOrder) -> Self {
         let since = BTreeMap::new();
         Self { order, since }

@@ -79,9 +79,9 @@ const BATCH: usize = 1000;
 /// A checkpoint that a task has stored.
 #[derive(Debug, Clone)]
 pub struct CheckpointReport {
-    /// Chosen by the task.
+    /// UUID of the checkpoint, which the task chose.
     pub uuid: CheckpointId,
-    /// Task that wrote it.
+    /// Id of the task that wrote it.
     pub task_id: TaskId,
     /// Attempt that wrote it; `None` = the one that reports.
     pub allocation_id: Option<AllocationId>,
@@ -89,7 +89,7 @@ pub struct CheckpointReport {
     pub metadata: Map<String, Value>,
     /// Path to bytes; directories end in `/`.
     pub resources: BTreeMap<String, i64>,
-    /// Microseconds; `None` = now.
+    /// When it was reported, microseconds; `None` = now.
     pub reported_at: Option<i64>,
     /// The storage that holds it, as `RunPrepareForReporting` returned it; `None` = the experiment's.
     pub storage_id: Option<StorageId>,

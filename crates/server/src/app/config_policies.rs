@@ -25,7 +25,7 @@ use crate::error::{AppError, AppResult, ErrorKind};
 pub enum Scope {
     /// Policies of the cluster, which bind the work in every workspace.
     Cluster,
-    /// Of a workspace.
+    /// Policies of this workspace, which bind the work in it.
     Workspace(WorkspaceId),
 }
 
@@ -332,7 +332,7 @@ fn unusable(errors: &ConfigErrors) -> AppError {
     document_error("the policies", errors)
 }
 
-/// Policies for showing.
+/// Policies as `actor` may see them, secrets hidden.
 fn shown(mut document: Value, actor: &Actor) -> Map<String, Value> {
     let keeps_it = actor.may(Permission::ReadUnmasked, &Target::of(Kind::ConfigPolicy));
     if let Some(invariants) = document.get_mut("invariant_config") {

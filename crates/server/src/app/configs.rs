@@ -31,7 +31,7 @@ struct ParsedConfig {
 #[derive(Debug)]
 pub(crate) struct OwnedPolicies {
     pub(crate) compiled: CompiledPolicies,
-    /// Who owns the experiment.
+    /// Number of the user who owns the experiment.
     pub(crate) owner: UserId,
 }
 

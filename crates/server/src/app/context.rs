@@ -19,7 +19,7 @@ use crate::in_force::InForce;
 pub struct Context {
     /// The database, for reads and for changes.
     pub store: Store,
-    /// Who waits for what.
+    /// Wakes what waits for changes of a topic.
     pub hub: Hub,
     /// The configuration in force.
     pub in_force: Arc<InForce>,
@@ -30,7 +30,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Of a master that begins.
+    /// The context of a master that begins: nothing is cancelled.
     pub fn new(store: Store, hub: Hub, in_force: InForce) -> Self {
         Self {
             store,

@@ -88,7 +88,7 @@ pub struct Doctor {
     own_timeouts: Arc<Mutex<OwnTimeouts>>,
     rounds: Arc<Semaphore>,
     of_user: UserCounts,
-    /// Of the owners of silent trials.
+    /// Turns of looking at silent trials, by the owners of the trials.
     alarms: Turns,
 }
 

@@ -22,14 +22,14 @@ const EVENTS: (i64, i64) = (1_000, 1 << 20);
 /// Pages of events that are looked through at most.
 const MOST_PAGES: usize = 16;
 
-/// How something failed.
+/// How a trial or a task failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// What failed, a sentence for users.
     pub reason: String,
     /// The attempt that failed; `None` = none is known.
     pub allocation_id: Option<AllocationId>,
-    /// When that ended, microseconds.
+    /// When that attempt ended, microseconds; `None` = not known.
     pub ended_at: Option<i64>,
     /// The last lines of its code, shortened; of a gang those of the rank that failed first.
     pub last_lines: Vec<String>,

@@ -45,7 +45,7 @@ pub(crate) struct Departure<'a> {
     pub(crate) services: &'a str,
     /// Where the browser has come to; `None` = it named nothing that it could be led back to.
     pub(crate) api: Option<ApiName>,
-    /// Token of the session.
+    /// Token of the session that the browser is logged in with; `None` = it is not.
     pub(crate) token: Option<&'a str>,
     /// Hash of the mark that it was given.
     pub(crate) mark: Option<String>,
@@ -75,7 +75,7 @@ pub(crate) enum Arrival<'a> {
 pub(crate) enum ArrivalStep {
     /// It keeps this mark, and goes back to this host of the API with the hash of it.
     Mark {
-        /// Host and port.
+        /// Host and port of the API, as the browser named them.
         api: String,
         /// The mark that the browser keeps, a random text.
         mark: String,

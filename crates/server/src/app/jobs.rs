@@ -91,7 +91,7 @@ impl JobSubject {
 /// A job with live allocations, waiting or placed.
 #[derive(Debug, Clone)]
 pub struct QueuedJob {
-    /// Its place and share.
+    /// Row of the job: its place in the queue and its share.
     pub job: JobRow,
     /// What it is the entry of.
     pub subject: JobSubject,
@@ -211,7 +211,7 @@ struct LiveWork {
     allocations: Vec<AllocationRow>,
     experiments: BTreeMap<JobId, ExperimentRow>,
     tasks: BTreeMap<TaskId, TaskRow>,
-    /// Descriptions of tasks.
+    /// Names of tasks that have one, for users.
     names: HashMap<TaskId, String>,
     jobs: BTreeMap<JobId, JobRow>,
 }

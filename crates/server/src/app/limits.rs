@@ -18,7 +18,7 @@ pub(crate) struct Limits {
 
 /// Pools that have their limits together.
 struct Scope {
-    /// `None` = all.
+    /// Names of the pools; `None` = all pools.
     pools: Option<BTreeSet<String>>,
     by_workspace: BTreeMap<WorkspaceId, Limit>,
 }
@@ -30,7 +30,7 @@ struct Limit {
 }
 
 impl Limits {
-    /// As they are now.
+    /// The limits of the cluster and of its managers, with what is in use now.
     pub(super) fn of(homes: &Homes, managers: &Managers, cache: &LiveCache) -> Self {
         let of_managers = managers.limits().into_iter();
         let of_managers = of_managers.map(|(pools, limits)| Scope::new(Some(pools), limits));

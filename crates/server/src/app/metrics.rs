@@ -86,7 +86,7 @@ pub const TRAINING: &str = "training";
 pub struct Report {
     /// Id of the trial that reports.
     pub trial_id: TrialId,
-    /// Run that reports.
+    /// Number of the trial's run that reports.
     pub run_id: RunId,
     /// The group of metrics: `training`, `validation` or one of the user's.
     pub group: String,

@@ -104,19 +104,19 @@ impl std::ops::Deref for Master {
     }
 }
 
-/// The parts of [`Master`].
+/// The services and caches that [`Master`] consists of.
 pub struct Inner {
-    /// What every service uses.
+    /// Database, configuration, wake-ups and shutdown, which every service uses.
     pub context: Context,
     /// Templates of configurations, and changes to them.
     pub(crate) templates: templates::Templates,
     /// Users, and changes to them.
     pub(crate) users: users::Users,
-    /// Policies over configurations.
+    /// Configuration policies of the cluster and of workspaces.
     pub(crate) policies: config_policies::ConfigPolicies,
-    /// What follows from events.
+    /// Decides and carries out what follows from events of life cycles.
     pub(crate) orchestration: orchestration::Orchestration,
-    /// Passes of scheduling.
+    /// Plans the pools and stores what was planned.
     pub scheduling: scheduling::Scheduling,
     /// The queue of jobs.
     pub(crate) queue: jobs::JobQueue,
@@ -148,13 +148,13 @@ pub struct Inner {
     pub(crate) renewals: renewal::Renewals,
     /// Streams that users have open, such as followed logs.
     pub(crate) streams: user_counts::UserCounts,
-    /// The services of tasks.
+    /// Services that tasks offer to users through the master.
     pub(crate) services: services::Services,
     /// When the services of tasks were last used.
     pub(crate) idle: idle::Idle,
     /// How browsers get to the host of services.
     pub(crate) handovers: handovers::Handovers,
-    /// Specifications of containers.
+    /// Makes the specifications that containers are started from.
     pub(crate) specs: specs::Specs,
     /// Previews of searches.
     pub(crate) preview: preview::Previews,
@@ -162,15 +162,15 @@ pub struct Inner {
     pub reload: reload::Reload,
     /// Identities of the cluster and of this start of the master.
     pub identity: specs::MasterIdentity,
-    /// The rows of checkpoints.
+    /// Checkpoints as rows: reports of them and changes to them.
     pub(crate) checkpoints: checkpoints::Checkpoints,
-    /// Files of checkpoints.
+    /// Reads files of checkpoints from their storage.
     pub(crate) checkpoint_files: checkpoints::files::CheckpointFiles,
-    /// Removing files of checkpoints.
+    /// Decides which files of checkpoints go, and has them removed.
     pub(crate) checkpoint_removal: checkpoints::removal::CheckpointRemoval,
     /// Tasks that delete checkpoints: see [`checkpoints::by_task::RemovalTasks`].
     pub(crate) removal_tasks: checkpoints::by_task::RemovalTasks,
-    /// What experiments leave behind.
+    /// Removes what ended and deleted experiments leave behind.
     pub(crate) clean_up: clean_up::CleanUp,
     /// Metric reports on their way in.
     pub(crate) metrics: metrics::Metrics,
@@ -200,7 +200,7 @@ pub struct Inner {
     pub(crate) agents: agents::Agents,
     /// Who may connect as which agent.
     pub(crate) agent_tokens: agent_tokens::AgentTokens,
-    /// Where files are kept.
+    /// Directory in which the master keeps its files.
     pub data_dir: PathBuf,
     /// Searches of live experiments.
     pub searches: searches::Searches,

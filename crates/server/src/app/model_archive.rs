@@ -10,7 +10,7 @@ use crate::error::{AppError, AppResult, ErrorKind};
 
 /// Largest context directory: the same as the client's own limit.
 pub const LIMIT_BYTES: usize = 95 * 1024 * 1024;
-/// Most files and directories.
+/// Most files and directories in a context directory.
 pub const LIMIT_ENTRIES: usize = 100_000;
 /// Most directories, those among them that only the paths of others name: one path can make as many as it has bytes.
 pub const LIMIT_DIRECTORIES: usize = 100_000;
@@ -26,11 +26,11 @@ const SHOWN_CHARS: usize = 100;
 /// A file or directory of a context directory.
 #[derive(Debug, Clone)]
 pub struct ContextFile {
-    /// Relative path with `/`.
+    /// Path relative to the context directory, parts separated by `/`.
     pub path: String,
     /// File or directory.
     pub kind: FileKind,
-    /// Content of a file.
+    /// Content of a file; empty for a directory.
     pub content: Vec<u8>,
     /// Permission bits of Unix; only the lowest 12 bits count.
     pub mode: u32,

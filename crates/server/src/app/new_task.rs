@@ -43,7 +43,7 @@ pub(crate) struct NewTask {
     pub(crate) job: JobRow,
     /// Row of the task itself.
     pub(crate) task: TaskRow,
-    /// What it runs as.
+    /// Name, configuration and details that it runs with.
     pub(crate) document: TaskDocument,
     /// The files that it starts with, packed.
     pub(crate) context: Option<Vec<u8>>,

@@ -41,7 +41,7 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Of the owners in this database.
+    /// Rights to what the rows of this database name an owner of.
     pub(crate) fn new(store: Store, auth: Auth) -> Self {
         Self { store, auth }
     }

@@ -25,7 +25,7 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Of this configuration.
+    /// The pools of the configuration in force, also after it is replaced.
     pub(crate) fn new(in_force: Arc<InForce>, demands: Demands) -> Self {
         Self { in_force, demands }
     }

@@ -17,7 +17,7 @@ use crate::error::{AppError, AppResult};
 pub struct PreviewedSearch {
     /// The searcher's section of the completed configuration.
     pub searcher: Map<String, Value>,
-    /// What it would do.
+    /// Which trials it would create, and how long they would train.
     pub preview: Preview,
 }
 

@@ -56,7 +56,7 @@ pub struct ProjectPatch {
     pub name: Option<String>,
     /// New description, free text; empty clears it.
     pub description: Option<String>,
-    /// New short name.
+    /// New short name, unique over the cluster; `None` = it stays.
     pub key: Option<String>,
 }
 

@@ -26,7 +26,7 @@ use crate::app::user_counts::{OfUser, UserCounts};
 use crate::auth::{Access, Actor, token_hash};
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// What a service speaks.
+/// The protocol between the master and a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     /// HTTP/1.1, and a web socket where the service opens one.
@@ -38,7 +38,7 @@ pub(crate) enum Protocol {
 /// A service that a task offers, whether it runs now or not.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// Port in the container.
+    /// Port that the service listens on inside the container.
     pub(crate) port: u16,
     /// The protocol that its program speaks on the port.
     pub(crate) protocol: Protocol,

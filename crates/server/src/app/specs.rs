@@ -54,7 +54,7 @@ impl FreshTokens {
 pub struct MasterIdentity {
     /// Of the cluster; never changes.
     pub cluster_id: ClusterId,
-    /// Of this start of the master.
+    /// Identity of this start of the master: another start has another.
     pub master_id: MasterId,
 }
 

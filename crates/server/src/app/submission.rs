@@ -36,7 +36,7 @@ use crate::app::templates::Templates;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult, ErrorKind};
 
-/// A checked submission.
+/// An experiment that can be created: its configuration is complete and allowed.
 pub(crate) struct CheckedSubmission {
     pub(crate) config: ExperimentConfig,
     pub(crate) warnings: Vec<String>,
@@ -45,9 +45,9 @@ pub(crate) struct CheckedSubmission {
     pub(crate) search: Option<Search>,
     /// The document to keep as the original, where it is not the text that came.
     pub(crate) original: Option<String>,
-    /// Project it goes into.
+    /// Number of the project that it goes into.
     pub(crate) project_id: ProjectId,
-    /// Workspace of that project.
+    /// Number of the workspace of that project.
     pub(crate) workspace_id: WorkspaceId,
 }
 
@@ -181,7 +181,7 @@ struct CompletedConfig {
 }
 
 impl LayeredDocument {
-    /// Finds its project.
+    /// Finds the project that it goes into, by the request or by its own keys.
     fn home(
         mut self,
         homes: &Homes,
@@ -198,7 +198,7 @@ impl LayeredDocument {
 }
 
 impl<'p> RevealedDocument<'p> {
-    /// Lays policies over it.
+    /// Lays the policies of its workspace and of the cluster over it.
     fn govern(mut self, policies: Vec<Policies>) -> PolicedDocument<'p> {
         let document = &mut self.homed.document;
         let mut warnings = document.submitted.under(&policies).drawn();
@@ -228,7 +228,7 @@ impl<'p> PlacedDocument<'p> {
 enum Runner {
     /// The master starts and stops them in the cluster.
     Master,
-    /// Something outside the cluster.
+    /// Something outside the cluster starts them, and they only report.
     Outside,
 }
 
@@ -246,7 +246,7 @@ impl CompletedConfig {
         }
     }
 
-    /// Makes its search.
+    /// Makes the search that creates its trials.
     async fn search(self) -> AppResult<CheckedSubmission> {
         let config = self.config;
         let seed = config.reproducibility.experiment_seed;

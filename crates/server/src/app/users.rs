@@ -133,7 +133,7 @@ pub struct NewUser {
     pub username: String,
     /// Name as shown to users; may be empty.
     pub display_name: String,
-    /// Whether an administrator.
+    /// Whether the user is an administrator.
     pub admin: bool,
     /// Whether allowed to log in.
     pub active: bool,
@@ -148,11 +148,11 @@ pub struct NewUser {
 /// Changes of a user; `None` leaves things as they are.
 #[derive(Clone, Default)]
 pub struct UserPatch {
-    /// Name for logging in.
+    /// New name for logging in.
     pub username: Option<String>,
     /// Name as shown to users; empty clears it.
     pub display_name: Option<String>,
-    /// Whether an administrator.
+    /// Whether the user is an administrator from now on.
     pub admin: Option<bool>,
     /// Whether allowed to log in.
     pub active: Option<bool>,

@@ -116,7 +116,7 @@ pub struct LostPlace {
     pub slots: i64,
     /// When it was given up, microseconds.
     pub at: i64,
-    /// Why, a sentence.
+    /// Why it was given up, a sentence for users.
     pub reason: String,
 }
 
@@ -130,9 +130,9 @@ struct LostDetail {
 /// How many places and slots a pool has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolCapacity {
-    /// Places that take work.
+    /// Number of places that take new work.
     pub places: i64,
-    /// Places that do not.
+    /// Number of places that are draining, disabled or away.
     pub out_of_service: i64,
     /// Slots of the places that take work, without those out of service.
     pub slots: i64,

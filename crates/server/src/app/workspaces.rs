@@ -52,7 +52,7 @@ pub struct WorkspacePatch {
     pub default_aux_pool: Option<String>,
     /// Most slots in use at once; -1 = no limit.
     pub max_slots: Option<i64>,
-    /// The same by cluster.
+    /// Most slots in use at once in each cluster, by its name; -1 = no limit.
     pub quotas: BTreeMap<String, i64>,
 }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone)]
 pub(super) struct Session {
     pub(super) user_id: UserId,
-    /// Microseconds since 1970.
+    /// When the session expires, microseconds since 1970.
     pub(super) expires_at: i64,
     /// When the rows were asked last.
     pub(super) checked: Instant,
@@ -177,7 +177,7 @@ impl TaskAccesses {
         }
     }
 
-    /// The allocation has ended.
+    /// Ends the access of an allocation that has ended.
     pub(super) fn end(&mut self, allocation_id: &AllocationId) {
         if let Some((_, ended)) = self.0.remove(allocation_id) {
             ended.cancel();

@@ -25,7 +25,7 @@ const WAITING: usize = 64;
 /// How failures become a delay.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
-    /// Failures without any delay.
+    /// How many failures have no delay yet.
     free: u32,
     /// Delay after the next one; doubles with each further failure.
     first: Duration,
@@ -64,7 +64,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// `address` is the connection's.
+    /// The origin of an attempt to log in: the name it gives, and the address of its connection.
     pub(super) fn new(username: &str, address: IpAddr) -> Self {
         let mut name = [0; 16];
         name.copy_from_slice(&Sha256::digest(username.as_bytes())[..16]);

@@ -40,7 +40,7 @@ pub(super) struct SharePermit {
 /// Why a client gets no permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ShareRefusal {
-    /// All are held.
+    /// All permits are held.
     #[error("there are as many connections as descriptors allow")]
     Full,
     /// The address has its share of them.
@@ -51,7 +51,7 @@ pub(super) enum ShareRefusal {
 }
 
 impl ConnectionShares {
-    /// So many permits.
+    /// Shares of so many connections at once, over all addresses.
     pub(super) fn new(all: usize) -> Self {
         Self {
             all,

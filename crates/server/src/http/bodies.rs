@@ -196,7 +196,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Of a request.
+    /// The tokens that a request with these headers has.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         Self {
             session: tokens::session_token(headers),

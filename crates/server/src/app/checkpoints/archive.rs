@@ -55,7 +55,7 @@ impl Format {
         })
     }
 
-    /// Its media type.
+    /// Media type of such archives, for the answer's header.
     pub fn media_type(self) -> &'static str {
         match self {
             Self::Tar => "application/x-tar",

@@ -72,7 +72,7 @@ pub(crate) struct RemovalDraft {
 
 /// What came of a removal task that has ended.
 pub(crate) struct RemovalOutcome {
-    /// Whose checkpoints they were.
+    /// Number of the experiment whose checkpoints were removed.
     pub(crate) experiment_id: ExperimentId,
     /// Why they were to go.
     pub(crate) cause: RemovalCause,

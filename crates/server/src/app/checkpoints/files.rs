@@ -43,7 +43,7 @@ pub struct CheckpointFiles {
 }
 
 impl CheckpointFiles {
-    /// Of a master that keeps its own in this directory.
+    /// Files of checkpoints for a master that keeps its own in this directory.
     pub(crate) fn new(
         context: Context,
         checkpoints: Checkpoints,

@@ -22,7 +22,7 @@ pub struct Candidate {
 /// The validation at a checkpoint's step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CheckpointValidation {
-    /// The searcher's metric; finite.
+    /// Value of the searcher's metric, always finite.
     pub metric: f64,
     /// When it was reported, microseconds: the earlier of two equal ones is better.
     pub at: i64,
@@ -31,9 +31,9 @@ pub struct CheckpointValidation {
 /// How many checkpoints to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// Best over all trials.
+    /// How many of the best checkpoints over all trials are kept.
     pub experiment_best: usize,
-    /// Best of each trial.
+    /// How many of the best checkpoints of each trial are kept.
     pub trial_best: usize,
     /// Latest of each trial, validated or not.
     pub trial_latest: usize,

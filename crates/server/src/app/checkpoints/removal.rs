@@ -32,7 +32,7 @@ use crate::error::{AppError, AppResult};
 /// What becomes of checkpoints that trials start from when files are to be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WarmStarts {
-    /// Removing them is refused.
+    /// The whole removal is refused.
     Refuse,
     /// They stay, the others go.
     Keep,
@@ -69,7 +69,7 @@ pub struct CheckpointRemoval {
 }
 
 impl CheckpointRemoval {
-    /// Of these files and rows.
+    /// The removal of files of checkpoints, with the rows that follow it.
     pub(crate) fn new(
         context: Context,
         ownership: Ownership,

@@ -15,7 +15,7 @@ const ELSEWHERE: u32 = u32::MAX;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 
-/// An archive being written.
+/// A zip archive that is being written into `out`.
 pub(super) struct ZipWriter<W> {
     out: W,
     offset: u64,

@@ -332,7 +332,7 @@ impl HomeServices {
     }
 }
 
-/// What running code reports.
+/// The services that take what running code reports.
 pub(super) struct ReportServices {
     pub(super) logs: Logs,
     pub(super) log_retention: LogRetention,

@@ -37,7 +37,7 @@ pub struct ExperimentPatch {
     pub description: Option<String>,
     /// New notes, Markdown; `None` = they stay.
     pub notes: Option<String>,
-    /// Replaces all labels.
+    /// New labels in place of all it has; `None` = they stay.
     pub labels: Option<Vec<String>>,
     /// Most slots in use at once.
     pub max_slots: Option<Option<i64>>,

@@ -29,7 +29,7 @@ pub(super) enum Handover {
     Enter {
         /// The session in whose name the service is used.
         session: SessionName,
-        /// Hash of the mark.
+        /// Hash of the mark that the browser must have.
         mark: Vec<u8>,
     },
 }
@@ -45,7 +45,7 @@ struct Code {
 /// The codes that can be used now. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Codes {
-    /// The oldest first.
+    /// Codes that were given out and not used, the oldest first.
     codes: Arc<Mutex<VecDeque<Code>>>,
 }
 

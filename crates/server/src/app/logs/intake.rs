@@ -38,7 +38,7 @@ pub struct Outage {
     pub since: i64,
     /// When that was over, or was not waited for any longer.
     pub until: i64,
-    /// Lines that are missing.
+    /// How many log lines were lost in that time.
     pub lost: u64,
     /// The error of the disk.
     pub cause: String,

@@ -42,7 +42,7 @@ pub struct LogPolicies {
 }
 
 impl LogPolicies {
-    /// Of the experiments with these configurations.
+    /// The log policies of experiments, which are read from these configurations.
     pub(crate) fn new(
         context: Context,
         configs: Configs,

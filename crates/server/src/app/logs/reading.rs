@@ -24,21 +24,21 @@ use crate::hub::Topic;
 /// What to leave out when reading. Values of one filter are alternatives; filters add up.
 #[derive(Debug, Clone, Default)]
 pub struct LogFilter {
-    /// Only these allocations.
+    /// Only lines of these allocations; empty = of all.
     pub allocation_ids: Vec<AllocationId>,
-    /// Only these agents.
+    /// Only lines from these agents; empty = from all.
     pub agent_ids: Vec<AgentId>,
-    /// Only these containers.
+    /// Only lines of these containers; empty = of all.
     pub container_ids: Vec<ContainerId>,
     /// Only these ranks; -1 = lines without a rank.
     pub rank_ids: Vec<i64>,
     /// Only these levels; `None` = lines without one.
     pub levels: Vec<Option<LogLevel>>,
-    /// Only these streams.
+    /// Only lines of these streams; empty = of all.
     pub stdtypes: Vec<Word<LogStream>>,
-    /// Only these sources.
+    /// Only lines that these programs wrote; empty = of all.
     pub sources: Vec<Word<LogSource>>,
-    /// At or before, microseconds.
+    /// Only lines printed at this time or before, microseconds; `None` = any time.
     pub before: Option<i64>,
     /// Only lines printed after this time, microseconds; `None` = any time.
     pub after: Option<i64>,
@@ -54,7 +54,7 @@ pub const MOST_SEARCHED: usize = 16 << 10;
 pub enum Search {
     /// Anywhere in the line, any case.
     Substring {
-        /// In lower case.
+        /// The text that is looked for, in lower case.
         text: String,
         /// The same, to be looked for in whole chunks.
         needle: Box<Needle>,
@@ -134,12 +134,12 @@ impl LogFilter {
 pub enum Reading {
     /// Oldest first, at most `limit` lines.
     Forward {
-        /// `None` = all.
+        /// Most lines that are read; `None` = all.
         limit: Option<usize>,
     },
     /// Newest first, at most `limit` lines.
     Backward {
-        /// `None` = all.
+        /// Most lines that are read; `None` = all.
         limit: Option<usize>,
     },
     /// Oldest first, then new lines as they come, until the task has ended.
@@ -156,7 +156,7 @@ const LARGEST_PAGE_BYTES: usize = 4 * PAGE_BYTES;
 const SEARCH_PAGE_BYTES: usize = 4 << 20;
 /// Most chunks of such a page: a log that was printed line by line has a chunk for each.
 const LARGEST_PAGE: i64 = 256;
-/// Bytes in one message.
+/// Bytes after which a message of the stream is sent.
 const MESSAGE: usize = 8 * 1024;
 /// Lines are kept ready so long for a reader that has no capacity for them.
 const HOLD: Duration = Duration::from_millis(50);

@@ -61,7 +61,7 @@ pub(crate) fn retention_days(given: Option<i64>) -> AppResult<i16> {
 struct SweepCounts {
     /// Tasks that are done with.
     tasks: usize,
-    /// Lines that are gone.
+    /// Log lines that were deleted.
     lines: i64,
 }
 

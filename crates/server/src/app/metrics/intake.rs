@@ -79,7 +79,7 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    /// Into this journal.
+    /// An intake that writes reports into this journal.
     pub(super) fn new(context: Context, journal: Journal) -> Self {
         Self {
             context,

@@ -44,7 +44,7 @@ impl EncodedReport {
         Ok(Self { report, line })
     }
 
-    /// As it is stored.
+    /// Bytes that the report takes in the journal, before compression.
     pub(super) fn bytes(&self) -> usize {
         self.line.len()
     }
@@ -72,7 +72,7 @@ struct SharedJournal {
 }
 
 impl Journal {
-    /// Of the reports in this database.
+    /// The journal whose reports are in the database of `context`.
     pub(crate) fn new(context: Context) -> Self {
         Self {
             context,

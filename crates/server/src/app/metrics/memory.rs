@@ -41,7 +41,7 @@ pub(super) struct Recent {
     pub(super) line: Vec<u8>,
 }
 
-/// See the module.
+/// The trials that report and their uncompacted reports, as the journal keeps them in memory: see the module.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// Whether `recent` is what the journal holds.

@@ -81,7 +81,7 @@ pub struct Pages<'a> {
 }
 
 impl<'a> Pages<'a> {
-    /// Of one group.
+    /// Reads the reports of one group of a trial, from the first stored one on.
     pub fn new(store: &'a Store, trial_id: TrialId, group: &'a str) -> Self {
         Self {
             store,

@@ -22,7 +22,7 @@ const GATHERED: usize = 16_384;
 const GATHERED_BYTES: usize = 16 << 20;
 /// A reader stores what it had to read itself from so many reports on.
 const WORTH_STORING: usize = 2048;
-/// The same in bytes.
+/// A reader also stores what it had to read itself from so many bytes on.
 const BYTES_WORTH_STORING: usize = 1 << 20;
 /// Chunks read at once for a close look.
 const PAGE: i64 = 64;
@@ -86,7 +86,7 @@ impl Work {
 /// What to show of a metric.
 #[derive(Debug, Clone)]
 pub struct SeriesQuery {
-    /// Points at most.
+    /// Most points that are shown of each metric.
     pub most: usize,
     /// The lowest step that is shown.
     pub from: i64,
@@ -103,7 +103,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// Of the reports that come out of this journal.
+    /// Series of the reports that come out of this journal.
     pub(crate) fn new(context: Context, journal: Journal) -> Self {
         Self {
             context,

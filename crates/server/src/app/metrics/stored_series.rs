@@ -94,7 +94,7 @@ pub(crate) struct GatheredReadings {
 }
 
 impl GatheredReadings {
-    /// Whether these are enough.
+    /// Whether they are so many that they are to be stored now.
     pub(crate) fn is_full(&self) -> bool {
         self.readings.len() >= GATHERED || self.text_bytes >= GATHERED_NAME_BYTES
     }
@@ -159,7 +159,7 @@ impl FoundSeries {
         Ok(())
     }
 
-    /// How many there are.
+    /// How many series were found.
     pub(crate) fn len(&self) -> usize {
         self.labels.len()
     }

@@ -39,7 +39,7 @@ const MARKS: i64 = 10_000;
 pub(crate) struct Source {
     /// Number of the trial that reported it.
     pub(crate) trial_id: TrialId,
-    /// Run that reported it.
+    /// Number of the trial's run that reported it.
     pub(crate) run_id: RunId,
     /// Metric group of the report.
     pub(crate) group: String,

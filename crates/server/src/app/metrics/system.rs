@@ -62,7 +62,7 @@ pub struct Measurements {
     pub reports: Vec<MeasuredReport>,
 }
 
-/// Averages over some seconds.
+/// What a supervisor measured on its machine, as averages over some seconds.
 #[derive(Debug)]
 pub struct MeasuredReport {
     /// What its sender calls it, if anything.
@@ -73,10 +73,10 @@ pub struct MeasuredReport {
     pub groups: Map<String, Value>,
 }
 
-/// Kind of a series.
+/// What a series of readings is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SeriesKind {
-    /// Of the machine.
+    /// The machine: GPUs, processors, memory, disks, network.
     System,
     /// How long steps of the training took.
     Timing,
@@ -88,7 +88,7 @@ pub enum SeriesKind {
 /// which therefore is no [`AgentId`]: there may be a reading for each second of a long trial.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SeriesLabels {
-    /// What it is about.
+    /// What the readings are about.
     pub kind: SeriesKind,
     /// Name of the metric.
     pub name: Arc<str>,
@@ -331,7 +331,7 @@ fn require_bounded(all: &[Readings]) -> AppResult<()> {
 /// A reading, and the report that it belongs to: what was measured at the same time is in one.
 #[derive(Debug)]
 struct PlacedReading<'a> {
-    /// Group, time and batch.
+    /// Group, time in microseconds and batch of that report.
     report: (&'static str, i64, i64),
     labels: &'a SeriesLabels,
     value: f64,

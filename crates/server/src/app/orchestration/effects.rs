@@ -24,7 +24,7 @@ use crate::hub;
 const TOKEN_GRACE_MICROS: i64 = 60 * 1_000_000;
 
 impl Orchestration {
-    /// Carries out one effect.
+    /// Carries out one effect of a decision within its transaction.
     #[expect(clippy::too_many_lines, reason = "one match over the effects")]
     pub(super) async fn carry_out(
         &self,

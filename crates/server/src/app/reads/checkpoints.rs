@@ -49,7 +49,7 @@ pub(crate) struct TrainedCheckpoints {
     pub(crate) checkpoints: Vec<CheckpointWithValidation>,
     /// The experiment that they come from.
     pub(crate) experiment: ExperimentRow,
-    /// Their trials by id.
+    /// The trials that wrote them, by number.
     pub(crate) trials: BTreeMap<TrialId, TrialRow>,
     /// Training reports at the checkpoints' steps, by trial and step.
     pub(crate) training: BTreeMap<(TrialId, i64), StoredReport>,
@@ -75,7 +75,7 @@ pub(crate) struct CheckpointSources {
 pub(crate) enum ShownCheckpoint {
     /// It comes from a trial.
     Trained(Box<TrainedCheckpoints>),
-    /// It does not.
+    /// It comes from no trial: a task without one reported it.
     Bare(Box<CheckpointWithValidation>),
 }
 

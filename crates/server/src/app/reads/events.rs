@@ -25,9 +25,9 @@ const PAGE_BYTES: i64 = 1 << 20;
 
 /// Whose events are asked for.
 enum Subjects {
-    /// Those of everything.
+    /// Events of everything.
     All,
-    /// Those of one subject.
+    /// Events of this subject.
     One(Subject),
     /// Those of what no subject is called: there are none.
     Unknown,

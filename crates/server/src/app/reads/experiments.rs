@@ -59,7 +59,7 @@ pub(crate) struct ExperimentSources {
     pub(crate) listings: Arc<Semaphore>,
 }
 
-/// Where an experiment is.
+/// The project and workspace that an experiment is in.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Home<'a> {
     /// Name of its project.

@@ -47,9 +47,9 @@ pub(crate) struct WorkspaceView {
     pub(crate) row: WorkspaceRow,
     /// Its owner, or who represents the cluster.
     pub(crate) owner: Owner,
-    /// Projects in it.
+    /// Number of projects in it.
     pub(crate) projects: i64,
-    /// Experiments in it.
+    /// Number of experiments in it.
     pub(crate) experiments: i64,
     /// When the reader pinned it, in microseconds.
     pub(crate) pinned_at: Option<i64>,
@@ -67,7 +67,7 @@ pub(crate) struct ProjectView {
     pub(crate) workspace: String,
     /// Whether it or its workspace is put away.
     pub(crate) archived: bool,
-    /// What is in it.
+    /// How many experiments and trials are in it.
     pub(crate) totals: Totals,
     /// Its texts; none of one that was deleted a moment ago.
     pub(crate) texts: Option<ProjectTexts>,

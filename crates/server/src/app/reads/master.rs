@@ -31,9 +31,9 @@ pub(crate) struct MasterSources {
 
 /// Who the master is, for every caller.
 pub(crate) struct Identity {
-    /// Of this start of the master.
+    /// Identity of this start of the master: another start has another.
     pub(crate) master_id: MasterId,
-    /// Of the cluster.
+    /// Identity of the cluster, as old as its store.
     pub(crate) cluster_id: ClusterId,
     /// Name of the cluster; may be empty.
     pub(crate) cluster_name: String,
@@ -56,9 +56,9 @@ pub(crate) fn identity(sources: &MasterSources) -> Identity {
 pub(crate) struct Health {
     /// Whether the database answers.
     pub(crate) database: bool,
-    /// Resource managers by name.
+    /// Health of each resource manager, with its name.
     pub(crate) managers: Vec<(String, det_rm::Health)>,
-    /// Background work by name.
+    /// State of each background work, with its name.
     pub(crate) background: Vec<(&'static str, Work)>,
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Memory {
     pub(crate) resident_bytes: i64,
     /// The same at its most.
     pub(crate) peak_resident_bytes: i64,
-    /// Threads of the process.
+    /// Number of threads of the process; 0 = unknown.
     pub(crate) threads: i64,
     /// What is used of each budget.
     pub(crate) budgets: Vec<Usage>,

@@ -47,7 +47,7 @@ pub(crate) struct ArchiveSources {
     pub(crate) ownership: Ownership,
     /// What large answers may take.
     pub(crate) answers: Budget,
-    /// Turns of searching archives.
+    /// Lets only so many archives be searched at once.
     pub(crate) searches: Turns,
 }
 

@@ -17,7 +17,7 @@ pub enum Sight {
 }
 
 impl Sight {
-    /// Of an actor on what belongs to a user.
+    /// What an actor sees of secrets in what belongs to this user.
     pub fn of(actor: &Actor, owner_id: UserId) -> Self {
         let experiment = Target::of(Kind::Experiment).owned_by(owner_id);
         if actor.may(Permission::ReadUnmasked, &experiment) {

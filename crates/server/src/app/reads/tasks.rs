@@ -93,7 +93,7 @@ pub(crate) async fn whole(
 pub(crate) struct LiveAllocation {
     /// Row of the allocation.
     pub(crate) row: AllocationRow,
-    /// How its pool schedules.
+    /// The rule by which its pool orders and preempts.
     pub(crate) policy: Policy,
     /// Which of two priorities goes first in its pool.
     pub(crate) priority_order: PriorityOrder,

@@ -29,7 +29,7 @@ pub(crate) const DEFAULT_WAIT: Duration = Duration::from_mins(10);
 
 /// What became of requests that may go to several pools.
 pub(super) struct FallbackMoves {
-    /// Those that went on.
+    /// Requests that go on to another pool now.
     pub(super) requests: BTreeSet<AllocationId>,
     /// How long until another pool opens to one of them.
     pub(super) next: Option<Duration>,

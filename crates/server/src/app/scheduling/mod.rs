@@ -104,7 +104,7 @@ pub struct Scheduling {
 }
 
 impl Scheduling {
-    /// Of these pools.
+    /// The scheduling of these pools; nothing is planned before it is asked for.
     pub(crate) fn new(
         context: Context,
         pools: Pools,

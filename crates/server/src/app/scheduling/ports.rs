@@ -20,7 +20,7 @@ pub(super) struct PortPlan {
 }
 
 impl PortPlan {
-    /// Of what a pass has decided.
+    /// The ports that can be given to the allocations which a pass has placed; `reserved` ones are never given.
     pub(super) fn new(cache: &LiveCache, decided: &PassDecision, reserved: &[u16]) -> Self {
         let placed = decided.placements.iter().map(|it| &it.allocation_id);
         let services = placed.filter_map(|id| {

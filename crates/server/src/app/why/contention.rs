@@ -95,7 +95,7 @@ impl JobExplanation {
 pub struct Ahead<'a> {
     /// The last of them, in the order in which they are served.
     pub nearest: Vec<&'a QueuedJob>,
-    /// How many there are.
+    /// How many jobs are in the way, those included that `nearest` leaves out.
     pub count: usize,
 }
 

@@ -28,7 +28,7 @@ pub enum JobSituation<'a> {
     Stopping,
     /// It is deleted when its running tasks have ended.
     StoppingToDelete,
-    /// It is live.
+    /// It has not ended and asks for slots or runs.
     Live {
         /// What of it is in the queue; `None` = nothing at this moment.
         in_queue: Option<InQueue>,
@@ -40,9 +40,9 @@ pub enum JobSituation<'a> {
 /// How many attempts of a job are in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InQueue {
-    /// Those that were placed.
+    /// Attempts that have slots.
     pub running: usize,
-    /// Those that wait.
+    /// Attempts that wait for slots.
     pub waiting: usize,
 }
 

@@ -22,7 +22,7 @@ pub struct HomeChanges {
 }
 
 impl HomeChanges {
-    /// Of the workspaces and projects that this copy follows.
+    /// Changes of workspaces and projects, which the copy `homes` follows.
     pub(crate) fn new(context: Context, homes: KnownHomes) -> Self {
         Self { context, homes }
     }

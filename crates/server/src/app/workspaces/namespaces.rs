@@ -32,7 +32,7 @@ const MOST_AT_ONCE: usize = 1000;
 /// The namespace that a workspace is to have in a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NamespaceChoice {
-    /// One that exists.
+    /// Name of a namespace that exists; `None` = see the fields below.
     pub namespace: Option<String>,
     /// Whether the master is to make one.
     pub auto_create: bool,

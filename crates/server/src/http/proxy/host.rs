@@ -61,7 +61,7 @@ pub(super) enum RequestHost {
 }
 
 impl RequestHost {
-    /// Of a request with this address and these headers.
+    /// The name by which a request with this address and these headers reached the master.
     pub(super) fn of(config: &MasterConfig, uri: &Uri, headers: &HeaderMap) -> Self {
         match &config.security.services_host {
             Some(services) => Self::beside(services, authority(uri, headers).as_ref()),

@@ -66,7 +66,7 @@ pub(crate) struct SweepClock {
 }
 
 impl SweepClock {
-    /// From `now` on.
+    /// The clock of sweeps by a schedule that comes into force at `now`, microseconds.
     pub(crate) fn from(schedule: Option<&Schedule>, now: i64) -> Self {
         Self {
             schedule: schedule.map(|schedule| schedule.as_str().to_owned()),

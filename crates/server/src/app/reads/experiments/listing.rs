@@ -92,7 +92,7 @@ pub(crate) fn named_project(id: ProjectId) -> Option<ProjectId> {
 
 /// The experiments of a bulk action.
 pub(crate) enum BulkSelection {
-    /// Those of these numbers.
+    /// The experiments with these numbers.
     Ids(Vec<ExperimentId>),
     /// All that these filters mean.
     Meant(Box<BulkExperimentFilters>),

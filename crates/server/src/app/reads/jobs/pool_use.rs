@@ -12,13 +12,13 @@ use crate::app::jobs::QueuedJob;
 /// What of a pool is there and in use. Places that are away do not count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PoolUse {
-    /// Places that are connected.
+    /// Number of places that are connected.
     pub(crate) places: i64,
-    /// Slots of these places.
+    /// Number of slots of these places.
     pub(crate) slots: i64,
-    /// Slots that containers have.
+    /// Number of slots that containers hold.
     pub(crate) slots_used: i64,
-    /// Containers without slots.
+    /// Number of containers without slots that run.
     pub(crate) aux_containers: i64,
     /// The kind of its devices, and their brand; `None` = it has none. Pools hold one kind as a rule; where there are
     /// several, the most frequent one counts.

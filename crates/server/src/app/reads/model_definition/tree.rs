@@ -35,7 +35,7 @@ pub(crate) struct Tree {
 struct Entry {
     /// Where its path begins in the text, which has less than 4 GiB.
     start: u32,
-    /// Bytes of its path.
+    /// Length of its path in the text, in bytes.
     length: u32,
     /// Time of modification, in seconds.
     modified: i64,
@@ -46,18 +46,18 @@ struct Entry {
 /// A step on the way through a tree. Of what a directory holds its directories come first, each by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step<'a> {
-    /// Into a directory.
+    /// A directory begins: what it contains follows.
     Open(ShownNode<'a>),
     /// A file of the directory that was opened last and is open.
     File(ShownNode<'a>),
-    /// Out of that directory.
+    /// The directory that was opened last is complete.
     Close,
 }
 
 /// A file or directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShownNode<'a> {
-    /// Path from the top.
+    /// Path relative to the top of the archive, parts separated by `/`.
     pub(crate) path: &'a str,
     /// Last part of the path.
     pub(crate) name: &'a str,
@@ -277,7 +277,7 @@ fn parts(entry: Entry, text: &str) -> impl Iterator<Item = (bool, &str)> {
     directories.chain(file.map(|name| (true, name)))
 }
 
-/// See [`Tree::walk`].
+/// Goes through a tree, one [`Step`] after another.
 #[derive(Debug)]
 pub(crate) struct Walk {
     tree: Tree,
