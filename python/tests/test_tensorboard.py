@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 import pathlib
+import queue
 import shutil
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -123,7 +125,7 @@ def test_auto_writes_scalars_with_the_frameworks_own_writer(
     written: list[Any] = []
 
     class SummaryWriter:
-        def __init__(self, log_dir: str) -> None:
+        def __init__(self, log_dir: str, filename_suffix: str) -> None:
             assert log_dir == str(LOCAL)
 
         def add_scalar(self, *scalar: Any) -> None:
@@ -131,6 +133,9 @@ def test_auto_writes_scalars_with_the_frameworks_own_writer(
 
         def flush(self) -> None:
             pass
+
+        def close(self) -> None:
+            written.append("closed")
 
     module = types.ModuleType("tensorboardX")
     module.SummaryWriter = SummaryWriter  # type: ignore[attr-defined]
@@ -148,7 +153,106 @@ def test_auto_writes_scalars_with_the_frameworks_own_writer(
         ("Determined/lr", 2, 10),
         ("Determined/val_accuracy", 5, 10),
         ("Determined/val_loss", 6, 10),
+        "closed",
     ]
+
+
+class QueueingWriter:
+    """A writer as that of tensorboardX 2: what it is given a thread writes, for which only `close` waits.
+
+    The file is named by the second (here always the same one), and emptied where there is one. The thread is
+    as late as one can be.
+    """
+
+    def __init__(self, log_dir: str, filename_suffix: str = "") -> None:
+        os.makedirs(log_dir, exist_ok=True)
+        self._file = open(os.path.join(log_dir, f"events.out.tfevents.1700000000.host{filename_suffix}"), "w")
+        self._queue: queue.Queue[str | None] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def add_scalar(self, name: str, value: Any, step: int) -> None:
+        self._queue.put(f"{name} {value} {step}\n")
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.start()
+        self._thread.join()
+        self._file.close()
+
+    def _run(self) -> None:
+        while (line := self._queue.get()) is not None:
+            self._file.write(line)
+
+
+@pytest.fixture
+def queueing_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("tensorboardX")
+    module.SummaryWriter = QueueingWriter  # type: ignore[attr-defined]
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboardX", module)
+
+
+def test_what_the_frameworks_writer_still_holds_at_the_end_is_stored(
+    trial: Callable[..., None], master: StubMaster, storage: pathlib.Path, queueing_writer: None
+) -> None:
+    trial()
+    with core.init() as context:
+        for step in range(1, 6):
+            context.train.report_training_metrics(step, {"loss": step})
+        context.train.report_validation_metrics(5, {"accuracy": 1})
+    (file,) = stored(storage)
+    assert (storage / STORED / file).read_text().splitlines() == [
+        *(f"Determined/loss {step} {step}" for step in range(1, 6)),
+        "Determined/val_accuracy 1 5",
+    ]
+
+
+def test_a_writer_that_cannot_be_closed_keeps_no_file_from_being_stored(
+    trial: Callable[..., None],
+    master: StubMaster,
+    storage: pathlib.Path,
+    queueing_writer: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(writer: QueueingWriter) -> None:
+        writer._file.close()
+        raise OSError("no space")
+
+    monkeypatch.setattr(QueueingWriter, "close", fail)
+    trial()
+    with core.init() as context:
+        context.train.report_training_metrics(1, {"loss": 1})
+        write("own")
+    assert "no space" in caplog.text
+    assert "own" in stored(storage)
+
+
+def test_the_users_writer_and_the_platforms_never_have_one_file(
+    trial: Callable[..., None], master: StubMaster, storage: pathlib.Path, queueing_writer: None
+) -> None:
+    """Both are opened in the same second, in either order: so the example of docs/notebooks.md."""
+    trial()
+    with core.init() as context:
+        own = QueueingWriter(os.fspath(context.train.get_tensorboard_path()))
+        for step in range(1, 101):
+            own.add_scalar("learning_rate", 0.1, step)
+            context.train.report_training_metrics(step, {"loss": step})
+        late = QueueingWriter(os.fspath(context.train.get_tensorboard_path()), ".late")
+        late.add_scalar("late", 1, 1)
+        late.close()
+        own.close()
+    lines = {name: len((storage / STORED / name).read_text().splitlines()) for name in stored(storage)}
+    (ours,) = (name for name in lines if ".determined-" in name)
+    assert ours.startswith("events.out.tfevents."), "TensorBoard reads what is named so"
+    assert lines == {
+        ours: 100,
+        "events.out.tfevents.1700000000.host": 100,
+        "events.out.tfevents.1700000000.host.late": 1,
+    }
 
 
 def test_manual_copies_what_is_chosen_under_the_given_names(

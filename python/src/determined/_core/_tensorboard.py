@@ -70,6 +70,9 @@ class TensorboardManager:
         self._copied: dict[pathlib.Path, Stamp] = {}
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(maxsize=1000)
         self._thread: threading.Thread | None = None
+        self._closed = False
+        # What writes to the directory and has to end before the last copy.
+        self._at_end: list[Callable[[], None]] = []
 
     def start(self) -> None:
         """Starts the copying thread."""
@@ -77,20 +80,43 @@ class TensorboardManager:
         self._thread.start()
 
     def close(self) -> None:
-        """Copies what is new (in AUTO mode) and waits for all copies."""
+        """Ends what writes, copies what is new (in AUTO mode) and waits for all copies."""
+        if self._closed:
+            return
+        self._closed = True
         thread, self._thread = self._thread, None
         if thread is None:
+            self._finish()
             return
-        if self._auto:
-            self._jobs.put(self._copy_new)
+        self._jobs.put(self._finish)
         self._jobs.put(None)
         thread.join(10)
         while thread.is_alive():
             logger.info("waiting for TensorBoard files to be copied")
             thread.join(10)
 
+    def at_end(self, job: Callable[[], None]) -> None:
+        """Runs `job` at the end, before the last look for what is new."""
+        self._at_end.append(job)
+
+    def follow(self, job: Callable[[], None]) -> None:
+        """Runs a job that no caller asked for: its errors are logged, and after the end it is left out.
+
+        It runs on the copying thread, or at once before that has started. (Of a context that is never
+        entered nothing then waits at the end of the program, where writers of frameworks end first.)
+        """
+        if self._closed:
+            return
+        if self._thread is None:
+            _logged(job)
+        else:
+            self._jobs.put(job)
+
     def submit(self, job: Callable[[], None]) -> None:
-        """Runs `job` on the copying thread, after the jobs before it. Its errors are logged."""
+        """Runs `job` on the copying thread, after the jobs before it. Its errors are logged.
+
+        Without that thread it runs at once and raises them.
+        """
         if self._thread is None:
             job()
         else:
@@ -102,7 +128,7 @@ class TensorboardManager:
         if now - self._looked_at < SYNC_PERIOD_S:
             return
         self._looked_at = now
-        self.submit(self._copy_new)
+        self.follow(self._copy_new)
 
     def upload(self, selector: Selector, mangler: Mangler, rank: int) -> None:
         """Copies new files that `selector` takes under the names `mangler` gives.
@@ -120,6 +146,12 @@ class TensorboardManager:
             for path, stamp in self._new_files(selector)
         ]
         self.submit(lambda: self._copy(copies))
+
+    def _finish(self) -> None:
+        for job in self._at_end:
+            _logged(job)
+        if self._auto:
+            _logged(self._copy_new)
 
     def _copy_new(self) -> None:
         if self._target is not None:
@@ -172,11 +204,7 @@ class TensorboardManager:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except Exception as error:
-                # TensorBoard is a view of what the master has: training goes on without it.
-                logger.warning("TensorBoard files could not be written or copied: %s", error)
+            _logged(job)
 
 
 class ScalarWriter:
@@ -215,7 +243,7 @@ class ScalarWriter:
             for name, value in metrics.items():
                 shown = name if name.startswith("val") else f"val_{name}"
                 scalars.append((shown, value, steps_completed))
-        self._manager.submit(lambda: self._write(scalars))
+        self._manager.follow(lambda: self._write(scalars))
 
     def _write(self, scalars: list[tuple[str, Any, int]]) -> None:
         if self._writer is None:
@@ -231,18 +259,34 @@ class ScalarWriter:
     def _open(self) -> Any:
         import importlib
 
+        # tensorboardX names a file by second and host alone, and empties one that exists: a writer of the
+        # user's that is opened in the same second must not meet this one.
+        suffix = f".determined-{os.getpid()}-{os.urandom(4).hex()}"
         for framework, module in (
             ("torch", "torch.utils.tensorboard"),
             ("tensorboardX", "tensorboardX"),
         ):
             if framework in sys.modules:
                 try:
-                    return importlib.import_module(module).SummaryWriter(
-                        log_dir=os.fspath(self._manager.base_path)
+                    writer = importlib.import_module(module).SummaryWriter(
+                        log_dir=os.fspath(self._manager.base_path), filename_suffix=suffix
                     )
                 except ImportError as error:
                     logger.info("metrics are not written for TensorBoard: %s", error)
+                    continue
+                # The writer of tensorboardX hands events to a thread of its own, for which its `flush`
+                # does not wait; `close` does.
+                self._manager.at_end(writer.close)
+                return writer
         return None
+
+
+def _logged(job: Callable[[], None]) -> None:
+    """Runs `job`, and logs its error: TensorBoard is a view of what the master has, training goes on."""
+    try:
+        job()
+    except Exception as error:
+        logger.warning("TensorBoard files could not be written or copied: %s", error)
 
 
 def _stamp(path: pathlib.Path) -> Stamp | None:
