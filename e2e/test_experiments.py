@@ -37,6 +37,15 @@ def test_create_and_follow_ends_with_the_experiment(cluster: Cluster) -> None:
     assert result.code == 1 and "before" in result.out
 
 
+def test_what_is_reported_without_entering_the_context_arrives(cluster: Cluster) -> None:
+    reports = "from determined import core; c = core.init()\nfor n in 1, 2, 3: c.train.report_training_metrics(n, {'x': n})"
+    for end in ("", "\nc.close()"):
+        trial = cluster.run(experiment("unentered", ["python3", "-c", reports + end]))
+        assert values(cluster.metrics(trial["id"], "training"), "avg_metrics", "x") == [(1, 1), (2, 2), (3, 3)]
+        warnings = [record["log"] for record in cluster.logs(trial["id"]) if "was not closed" in record["log"]]
+        assert len(warnings) == (0 if end else 1), warnings
+
+
 def test_metrics_and_checkpoints_of_a_trial(cluster: Cluster, tmp_path: pathlib.Path) -> None:
     trial = cluster.run(experiment("train", hyperparameters={"steps": 5, "checkpoint_every": 2}), "train")
     training = cluster.metrics(trial["id"], "training")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import atexit
 import os
 import pathlib
 import queue
@@ -187,6 +188,26 @@ class QueueingWriter:
             self._file.write(line)
 
 
+class ExitingWriter(QueueingWriter):
+    """Ends with the program as well, and then drops what it is given without a word; so tensorboardX."""
+
+    def __init__(self, log_dir: str, filename_suffix: str = "") -> None:
+        super().__init__(log_dir, filename_suffix)
+        atexit.register(self.close)
+
+    def add_scalar(self, name: str, value: Any, step: int) -> None:
+        if not self._file.closed and not self._thread.is_alive():
+            super().add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        if not self._file.closed:
+            super().flush()
+
+    def close(self) -> None:
+        if not self._file.closed:
+            super().close()
+
+
 @pytest.fixture
 def queueing_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("tensorboardX")
@@ -208,6 +229,50 @@ def test_what_the_frameworks_writer_still_holds_at_the_end_is_stored(
         *(f"Determined/loss {step} {step}" for step in range(1, 6)),
         "Determined/val_accuracy 1 5",
     ]
+
+
+@pytest.mark.parametrize("begun", ["", "context.start()\n"])
+@pytest.mark.parametrize("ended", ["", "context.close()\n", "raise SystemExit(3)\n"])
+def test_what_is_reported_without_with_arrives(
+    trial: Callable[..., None], master: StubMaster, storage: pathlib.Path, begun: str, ended: str
+) -> None:
+    trial()
+    code = (
+        "import sys, types\n"
+        "from test_tensorboard import ExitingWriter\n"
+        "sys.modules.pop('torch', None)\n"
+        "sys.modules['tensorboardX'] = types.SimpleNamespace(SummaryWriter=ExitingWriter)\n"
+        "from determined import core\n"
+        "context = core.init()\n"
+        f"{begun}"
+        "for step in range(1, 101):\n"
+        "    context.train.report_training_metrics(step, {'loss': step})\n"
+        "context.train.report_validation_metrics(100, {'accuracy': 1})\n"
+        f"{ended}"
+    )
+    paths = [str(pathlib.Path(determined.__file__).parents[1]), str(pathlib.Path(__file__).parent)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False)
+    assert run.returncode == (3 if "3" in ended else 0), run.stderr
+    steps = [point["metrics"]["stepsCompleted"] for point in master.points.values()]
+    assert steps == [*range(1, 101), 100], "in the order of the reports"
+    (file,) = stored(storage)
+    assert len((storage / STORED / file).read_text().splitlines()) == 101
+    if "close" in ended:
+        assert run.stderr == ""
+    else:
+        (line,) = run.stderr.splitlines()
+        assert line.startswith("WARNING: ") and "`with core.init() as context:`" in line
+
+
+def test_a_context_that_reports_nothing_ends_without_a_word(
+    trial: Callable[..., None], master: StubMaster
+) -> None:
+    trial()
+    code = "from determined import core; print(core.init().info.trial.trial_id)"
+    env = {**os.environ, "PYTHONPATH": str(pathlib.Path(determined.__file__).parents[1])}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    assert (run.stdout, run.stderr) == ("2\n", "")
 
 
 def test_a_writer_that_cannot_be_closed_keeps_no_file_from_being_stored(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
+import os
 import pathlib
 import signal
 import sys
@@ -60,6 +62,8 @@ _ALERT_LEVELS = {
 class Context:
     """The parts of the Core API. Make one with `with core.init() as context`.
 
+    What is reported without `with` is sent too, by `close()` or else at the end of the program, which warns.
+
     Parts: `train`, `checkpoint`, `preempt`, `searcher`, `distributed`, `profiler`, `experimental`, and
     `info`, the `ClusterInfo` of the task or None off-cluster.
     """
@@ -89,6 +93,8 @@ class Context:
         self._metrics = _metrics or DummyMetricsContext()
         self._tensorboard_manager = _tensorboard_manager
         self._session = _session
+        self._process = os.getpid()
+        self._closed = False
 
     def start(self) -> None:
         """Starts the background threads; `with` does it."""
@@ -108,6 +114,8 @@ class Context:
         Raises what went wrong with the last reports, unless an exception is on its way already: then it
         is logged.
         """
+        self._closed = True
+        atexit.unregister(self._close_at_exit)
         steps: list[Callable[[], None]] = [
             self.preempt.close,
             self.profiler.off,
@@ -150,6 +158,38 @@ class Context:
             logger.info("invalid hyperparameters (%s): exit with status 0", exc_val.msg)
             # Status 0, because the trial is done, not failed; a failed one would be restarted.
             sys.exit(0)
+
+    def _send_all_at_exit(self) -> None:
+        """Has a context that is never closed send what was reported at the end of the program."""
+        atexit.register(self._close_at_exit)
+        if self._tensorboard_manager is not None:
+            # tensorboardX ends its writers at the end of the program too, those that were opened last first:
+            # what is reported is to be written before that.
+            self._tensorboard_manager.on_writer = self._close_first_at_exit
+
+    def _close_first_at_exit(self) -> None:
+        atexit.unregister(self._close_at_exit)
+        atexit.register(self._close_at_exit)
+
+    def _close_at_exit(self) -> None:
+        # Closed: the last report has opened a writer meanwhile. A fork has none of the threads, and its
+        # parent ends for itself.
+        if self._closed or os.getpid() != self._process:
+            return
+        if self._metrics.started:
+            logger.warning(
+                "the context of core.init() was not closed: what it still has to report is sent now, at the "
+                "end of the program; write `with core.init() as context:`, where a report that fails fails "
+                "the program too"
+            )
+        steps = [self._metrics.close]
+        if self._tensorboard_manager is not None:
+            steps.append(self._tensorboard_manager.close)
+        for step in steps:
+            try:
+                step()
+            except Exception as error:
+                logger.error("while closing the context at the end of the program: %s", error)
 
     def alert(
         self,
@@ -279,7 +319,7 @@ def _trial(
         storage_id,
     )
     checkpoint._follow(metrics)  # pyright: ignore[reportPrivateUsage]
-    return Context(
+    context = Context(
         distributed=distributed,
         checkpoint=checkpoint,
         preempt=PreemptContext(session, info.allocation_id, distributed, preempt_mode),
@@ -307,6 +347,8 @@ def _trial(
         _tensorboard_manager=tensorboard_manager,
         _session=session,
     )
+    context._send_all_at_exit()  # pyright: ignore[reportPrivateUsage]
+    return context
 
 
 def _is_measured(config: Mapping[str, Any]) -> bool:

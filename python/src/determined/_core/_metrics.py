@@ -53,6 +53,7 @@ class MetricsContext:
         self._space = threading.Event()
         self._waiting = False
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
         # The first error that has not been raised yet. Reports after a refused one are still sent.
         self._error: Exception | None = None
         # Set when the thread has given up for good; every later report raises it.
@@ -87,6 +88,9 @@ class MetricsContext:
             steps_completed,
             time.time() if report_time is None else report_time.timestamp(),
         )
+        if self._thread is None:
+            # A context that was not entered: without the thread the report would never be sent.
+            self.start()
         if self._queue.qsize() >= QUEUE_LENGTH:
             self._wait_for_space()
         self._queue.put(report)
@@ -114,9 +118,17 @@ class MetricsContext:
             logger.debug("waiting for the master to take about %d metric reports", self._queue.qsize())
 
     def start(self) -> None:
-        """Starts the background thread."""
-        self._thread = threading.Thread(target=self._run, name="determined-metrics", daemon=True)
-        self._thread.start()
+        """Starts the background thread, unless a report has done it."""
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="determined-metrics", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    @property
+    def started(self) -> bool:
+        """Whether there was a report, or the context was started."""
+        return self._thread is not None
 
     def close(self) -> None:
         """Waits until everything is sent, then raises an error that has not been raised yet."""

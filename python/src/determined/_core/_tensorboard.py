@@ -73,6 +73,8 @@ class TensorboardManager:
         self._closed = False
         # What writes to the directory and has to end before the last copy.
         self._at_end: list[Callable[[], None]] = []
+        #: Called when something is added to what has to end.
+        self.on_writer: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Starts the copying thread."""
@@ -98,6 +100,7 @@ class TensorboardManager:
     def at_end(self, job: Callable[[], None]) -> None:
         """Runs `job` at the end, before the last look for what is new."""
         self._at_end.append(job)
+        self.on_writer()
 
     def follow(self, job: Callable[[], None]) -> None:
         """Runs a job that no caller asked for: its errors are logged, and after the end it is left out.
