@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import pathlib
@@ -60,8 +61,13 @@ def test_several_slots_need_a_distributed_context(
 ) -> None:
     trial()
     monkeypatch.setenv("DET_SLOT_IDS", slots)
-    with pytest.raises(ValueError, match="needs a DistributedContext"):
+    with pytest.raises(ValueError, match="needs a DistributedContext") as caught:
         core.init()
+    message = str(caught.value)
+    assert f"{len(json.loads(slots))} slots in 1 container;" in message
+    assert "`python3 -m determined.launch.torch_distributed -- python3 SCRIPT`" in message
+    assert "DistributedContext.from_torch_distributed()" in message
+    assert "docs/distributed-training.md" in message
     with core.init(distributed=core.DummyDistributedContext(), tensorboard_mode=MANUAL):
         pass
 

@@ -237,9 +237,14 @@ def init(
     if info is None:
         return _off_cluster(distributed, checkpoint_storage, preempt_mode)
     if distributed is None and (len(info.container_addrs) > 1 or len(info.slot_ids) > 1):
+        containers = len(info.container_addrs)
         raise ValueError(
-            f"this task has {sum(info.container_slot_counts)} slots in {len(info.container_addrs)} "
-            "containers; core.init() needs a DistributedContext for more than one slot"
+            f"this task has {sum(info.container_slot_counts)} slots in {containers} "
+            f"{'container' if containers == 1 else 'containers'}; core.init() needs a DistributedContext "
+            "for more than one slot: start the code with the entrypoint "
+            "`python3 -m determined.launch.torch_distributed -- python3 SCRIPT`, and call "
+            "core.init(distributed=core.DistributedContext.from_torch_distributed()) in it, see "
+            "docs/distributed-training.md"
         )
     _give_warnings_a_level()
     session = session_of_task(info)
