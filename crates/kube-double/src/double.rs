@@ -425,6 +425,12 @@ pub(crate) fn set_phase(pod: &mut Value, phase: &str) {
     }
 }
 
+/// Has a port of a pod be forwarded to a listener of the test. On the other ports of pods nothing listens.
+pub fn listen(api: &ApiDouble, (namespace, pod): (&str, &str), port: u16, to: SocketAddr) {
+    let of = (namespace.to_owned(), pod.to_owned(), port);
+    api.shared.control().listeners.insert(of, to);
+}
+
 /// Accepts connections until the double is dropped, and all of them with it.
 async fn serve(listener: TcpListener, shared: Arc<DoubleState>) {
     let router = http::router(Arc::clone(&shared));
@@ -458,7 +464,7 @@ async fn connection(stream: TcpStream, router: Router, mut cuts: watch::Receiver
         }
     });
     let builder = Builder::new(TokioExecutor::new());
-    let serve = builder.serve_connection(TokioIo::new(stream), service);
+    let serve = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::select! {
         // What goes wrong on a connection is the client's to see.
         _ = serve => {}

@@ -7,6 +7,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Query, Request, State};
 use axum::http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER, USER_AGENT, WARNING};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ use crate::target::{Resource, Target};
 use crate::values::{set, set_condition, text};
 use crate::watches;
 use crate::writes::{self, Mode, PatchKind};
-use crate::{access, discovery, lists};
+use crate::{access, discovery, forwards, lists};
 
 /// Bytes of a request at most, as of the API by default.
 const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -70,6 +71,11 @@ struct Call {
 }
 
 async fn handle(State(shared): State<Arc<DoubleState>>, request: Request) -> Response {
+    if forwards::is_one(request.uri().path()) {
+        return forwards::answer(&shared, request)
+            .await
+            .unwrap_or_else(|failure| refusal(&failure));
+    }
     let is_write = request.method() != Method::GET;
     let response = match read(&shared, request).await {
         Ok(call) => answer(&shared, call).unwrap_or_else(|failure| refusal(&failure)),
@@ -86,18 +92,7 @@ async fn handle(State(shared): State<Arc<DoubleState>>, request: Request) -> Res
 /// Reads a request, and records it.
 async fn read(shared: &DoubleState, request: Request) -> Result<Call, Failure> {
     let (parts, body) = request.into_parts();
-    let header = parts.headers.get(USER_AGENT);
-    let recorded = RecordedRequest {
-        method: parts.method.to_string(),
-        path: parts.uri.path().to_owned(),
-        query: parts.uri.query().unwrap_or_default().to_owned(),
-        user_agent: header
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default()
-            .to_owned(),
-    };
-    shared.control().requests.push(recorded);
-    shared.wake();
+    record(shared, &parts);
     let Query(query) =
         Query::try_from_uri(&parts.uri).map_err(|error| Failure::bad_request(error.to_string()))?;
     let bytes = to_bytes(body, BODY_LIMIT)
@@ -119,6 +114,22 @@ async fn read(shared: &DoubleState, request: Request) -> Result<Call, Failure> {
         headers: parts.headers,
         body,
     })
+}
+
+/// Notes that a request has arrived.
+pub(crate) fn record(shared: &DoubleState, parts: &Parts) {
+    let header = parts.headers.get(USER_AGENT);
+    let recorded = RecordedRequest {
+        method: parts.method.to_string(),
+        path: parts.uri.path().to_owned(),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        user_agent: header
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned(),
+    };
+    shared.control().requests.push(recorded);
+    shared.wake();
 }
 
 fn answer(shared: &Arc<DoubleState>, call: Call) -> Result<Response, Failure> {
@@ -197,7 +208,7 @@ fn verb(call: &Call, target: &Target) -> Result<&'static str, Failure> {
     })
 }
 
-fn fail_if_planned(
+pub(crate) fn fail_if_planned(
     shared: &DoubleState,
     method: &Method,
     verb: &str,

@@ -4,7 +4,8 @@
 //! Start at [`ApiDouble`]. Objects are JSON values in memory with one counter of versions and a history, which watches read.
 //! A write runs the controllers ([`Controllers`]: Jobs, scheduler, garbage collection) before it is answered, so nothing
 //! depends on time; the test itself is the kubelet: [`ApiDouble::pod_phase`], [`ApiDouble::set_pod_status`] and
-//! [`ApiDouble::finish_deletion`], and decides when an autoscaler looks: [`scale_up`]. [`Faults`] has what can go wrong.
+//! [`ApiDouble::finish_deletion`], gives what listens on ports of pods ([`listen`]), and decides when an
+//! autoscaler looks: [`scale_up`]. [`Faults`] has what can go wrong.
 //!
 //! It knows of the kinds of Kubernetes what their objects are completed with and how they end, no more: there are no schemas,
 //! owners of fields, quotas, admission webhooks or disruption budgets, and objects are converted between versions by name
@@ -21,6 +22,7 @@ mod discovery;
 mod double;
 mod failure;
 mod faults;
+mod forwards;
 mod http;
 mod index;
 mod jobs;
@@ -36,6 +38,6 @@ mod writes;
 
 pub use autoscaling::{NodeGroup, scale_up};
 pub use controllers::Controllers;
-pub use double::{ApiDouble, Objects};
+pub use double::{ApiDouble, Objects, listen};
 pub use faults::Faults;
 pub use shared::RecordedRequest;

@@ -1,6 +1,7 @@
 //! What the server, its watches and the test share.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -45,6 +46,8 @@ pub(crate) struct Control {
     pub(crate) doubled: BTreeSet<String>,
     /// Custom resources that discovery shows: group, version and plural.
     pub(crate) custom: Vec<[String; 3]>,
+    /// What listens on ports of pods, by namespace, pod and port.
+    pub(crate) listeners: BTreeMap<(String, String, u16), SocketAddr>,
 }
 
 /// The one state of a double.
