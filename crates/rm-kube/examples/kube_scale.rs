@@ -20,7 +20,7 @@ use det_ids::ContainerId;
 use det_kube_double::{ApiDouble, Controllers};
 use det_lifecycle::container::ObservedState;
 use det_rm_contract::TestCore;
-use det_rm_kube::{ClusterNamespaces, serve};
+use det_rm_kube::{ClusterNamespaces, PodReach, serve};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -245,6 +245,7 @@ async fn measure((nodes, others, ours): (usize, usize, usize)) {
         core.clone(),
         settings,
         ClusterNamespaces::default(),
+        PodReach::default(),
         CancellationToken::new(),
     );
     tokio::spawn(serving);

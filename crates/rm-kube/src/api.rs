@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_pods::GroupApi;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use kube::api::{
     Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
     PropagationPolicy, WatchParams,
@@ -19,6 +21,9 @@ use tokio::sync::Semaphore;
 const WRITES: usize = 32;
 /// How long the API may take to answer. A request without an answer may have been carried out.
 const ANSWER_WITHIN: Duration = Duration::from_mins(1);
+
+/// A connection to the API server that is not HTTP any more.
+pub(crate) type Upgrade = TokioIo<Upgraded>;
 
 /// A kind of objects that the manager works with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -367,6 +372,24 @@ impl KubeApi {
         let answer = answered(kind, api.create(&params, &review)).await?;
         let allowed = answer.data.pointer("/status/allowed");
         Ok(allowed.and_then(Value::as_bool).unwrap_or(false))
+    }
+
+    /// Begins to forward a port of a pod: a WebSocket to the API server, on which nothing has been read.
+    pub(crate) async fn forward(
+        &self,
+        (namespace, pod): (&str, &str),
+        port: u16,
+    ) -> Result<Upgrade, ApiError> {
+        let path = Api::<DynamicObject>::namespaced_with(
+            self.writer.clone(),
+            namespace,
+            &Kind::Pod.resource(),
+        );
+        let request = kube::core::Request::new(path.resource_url());
+        let request = request.portforward(pod, &[port]);
+        let request = request.map_err(|error| ApiError::Refused(chain(&error)))?;
+        let connection = answered(Kind::Pod, self.writer.connect(request)).await?;
+        Ok(connection.into_stream().into_inner())
     }
 
     /// Whether objects of a kind can be listed and watched.

@@ -10,11 +10,12 @@ use det_lifecycle::container::ObservedState;
 use det_pods::ClusterFacts;
 use det_rm::{Changes as _, GrowthCore, LiveAttempt, NamespaceCore, Order};
 use futures::{FutureExt as _, StreamExt as _};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Kind, KubeApi};
+use crate::books::ObjectKey;
 use crate::containers::secret_is_gone;
 use crate::fitting::Fitting;
 use crate::growing::Placeholders;
@@ -24,6 +25,7 @@ use crate::limits::{Bindings, Limits};
 use crate::messages::{Delay, Message, Requests, WAITING};
 use crate::observing::{Observer, named};
 use crate::places::{Change, Places};
+use crate::reach::PodReach;
 use crate::small_nodes::SmallNodes;
 use crate::starting::Starts;
 use crate::watches::{WATCHED, WatchEvent, watches};
@@ -49,6 +51,8 @@ pub(crate) struct ClusterState {
     pub(crate) attempts: BTreeMap<AllocationId, LiveAttempt>,
     /// The namespaces that workspaces are bound to, as the master last announced them.
     pub(crate) bindings: watch::Receiver<Bindings>,
+    /// Through which the master reaches its pods.
+    pub(crate) reach: PodReach,
 }
 
 /// The manager of one cluster.
@@ -73,6 +77,8 @@ pub(crate) struct Cluster<C: GrowthCore + NamespaceCore> {
     unreadable: BTreeSet<Kind>,
     troubles: Troubles,
     small_nodes: SmallNodes,
+    /// Questions for pods of containers that wait for an answer.
+    asked: Vec<(ContainerId, oneshot::Sender<Option<ObjectKey>>)>,
     messages: mpsc::Receiver<Message>,
 }
 
@@ -88,8 +94,10 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
             namespace,
             attempts,
             bindings,
+            reach,
         } = begin;
         let (sender, messages) = mpsc::channel(WAITING);
+        reach.connected(&settings.manager, &api, &sender);
         let places = Places::new(core.clone(), Arc::clone(&settings), sender.clone());
         let requests = Requests { api, sender };
         Self {
@@ -113,6 +121,7 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
             unreadable: BTreeSet::new(),
             troubles: Troubles::default(),
             small_nodes: SmallNodes::default(),
+            asked: Vec::new(),
             messages,
         }
     }
@@ -221,6 +230,11 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
     async fn carry_out_what_follows(&mut self) {
         if !self.is_complete() {
             return;
+        }
+        for (container, answer) in self.asked.drain(..) {
+            let pod = self.observer.books.pod_of.get(&container).cloned();
+            // Who asked may have given up.
+            drop(answer.send(pod));
         }
         loop {
             for container in std::mem::take(&mut self.observer.agenda.containers) {
@@ -409,6 +423,11 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
             }
             Message::Grown(allocation, outcome) => {
                 self.growing.requested(observer, &allocation, outcome);
+                false
+            }
+            Message::PodOf(container, answer) => {
+                self.asked.retain(|(_, waiting)| !waiting.is_closed());
+                self.asked.push((container, answer));
                 false
             }
             Message::Probed(kind, outcome) => self.troubles.probed(kind, outcome),

@@ -21,6 +21,7 @@ mod desk;
 mod events;
 mod fitting;
 mod foreign;
+mod forward;
 mod gangs;
 mod growing;
 mod health;
@@ -55,22 +56,24 @@ use crate::keeper::Keeper;
 pub use desk::ClusterNamespaces;
 pub use det_pods::{GroupApi, MasterCert, Scheduler, Seal, SlotResource};
 pub use fitting::PodDemands;
-pub use reach::PodAddresses;
-pub use settings::{GrowthSettings, MasterSettings, PoolSettings, Settings};
+pub use reach::{PodReach, PodStream};
+pub use settings::{Exposure, GrowthSettings, MasterSettings, PoolSettings, Settings};
 
 /// Pause before access to a cluster is tried again.
 const CONNECT_AGAIN: Duration = Duration::from_secs(10);
 
-/// Serves one cluster until the master stops, and its namespaces through `desks`. A cluster that cannot be accessed is
+/// Serves one cluster until the master stops, its namespaces through `desks`, and ports of its pods through `reach`. A cluster that cannot be accessed is
 /// reported as down, and tried again. With other settings rows and the cluster are read anew, as after a restart.
 pub async fn serve<C: NamespaceCore + GrowthCore>(
     core: C,
     mut settings: watch::Receiver<Settings>,
     desks: ClusterNamespaces,
+    reach: PodReach,
     shutdown: CancellationToken,
 ) {
     loop {
         let current = Arc::new(settings.borrow_and_update().clone());
+        reach.configured(&current.manager, current.exposure);
         match connected(&core, &current).await {
             Ok(connected) => {
                 let ConnectedCluster {
@@ -86,6 +89,7 @@ pub async fn serve<C: NamespaceCore + GrowthCore>(
                     namespace,
                     attempts,
                     bindings: keeper.bindings(),
+                    reach: reach.clone(),
                 };
                 let cluster = Cluster::new(core.clone(), current, facts, begin, api);
                 let stopped = shutdown.clone();

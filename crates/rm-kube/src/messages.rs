@@ -3,9 +3,10 @@
 use det_ids::{AllocationId, ContainerId, PlaceId};
 use det_taskspec::ContainerExit;
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::api::{ApiError, Kind, KubeApi};
+use crate::books::ObjectKey;
 use crate::growing::GrowthOutcome;
 
 /// Messages that wait at most. Their senders are tasks of their own, which wait when there are more: those that follow a
@@ -35,6 +36,8 @@ pub(crate) enum Message {
     SecretGone(ContainerId, String),
     /// What has become of a request about the placeholders of an allocation.
     Grown(AllocationId, GrowthOutcome),
+    /// Asks for the pod of a container, which is answered once all pods are known; `None` = it has none.
+    PodOf(ContainerId, oneshot::Sender<Option<ObjectKey>>),
     /// Whether objects of a kind can be watched: the reason if not.
     Probed(Kind, Result<(), String>),
 }

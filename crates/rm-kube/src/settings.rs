@@ -31,6 +31,8 @@ pub struct Settings {
     pub slot_kind: DeviceKind,
     /// How pods reach the master.
     pub master: MasterSettings,
+    /// How the master connects to ports of pods.
+    pub exposure: Exposure,
     /// Image with the supervisor, which brings it into every pod.
     pub helper_image: Option<String>,
     /// What starts the pods of a gang together. Which version of a `PodGroup` the cluster has is found by the manager.
@@ -46,6 +48,19 @@ pub struct Settings {
     pub adopt_within: Duration,
     /// How long an image may fail to be pulled for reasons that may pass.
     pub pull_within: Duration,
+}
+
+/// How the master connects to ports of pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exposure {
+    /// At the addresses of pods, which the master's network must have routes to.
+    PodIp,
+    /// Through the API server, by port-forward of the pod.
+    PortForward {
+        /// How long is waited for a refusal after a forward has begun: that nothing listens is not known before. Where
+        /// something was found to listen, it is not waited for.
+        refused_within: Duration,
+    },
 }
 
 /// A pool of nodes.

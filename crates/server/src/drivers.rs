@@ -10,7 +10,7 @@ use det_config::master::{ManagerKind, MasterConfig};
 use det_ids::TunnelId;
 use det_rm::{Core as _, Health};
 use det_rm_agents::{Dialect, Refusal, Tunnels};
-use det_rm_kube::{ClusterNamespaces, Settings};
+use det_rm_kube::{ClusterNamespaces, PodReach, Settings};
 use tokio::sync::watch;
 
 use crate::app::Master;
@@ -39,6 +39,7 @@ pub(crate) struct Drivers {
     doubles: Vec<ManagerKind>,
     tunnels: Tunnels,
     namespaces: ClusterNamespaces,
+    pods: PodReach,
     seal: Seal,
 }
 
@@ -49,6 +50,7 @@ impl Drivers {
             doubles,
             tunnels: Tunnels::new(|| TunnelId(new_token())),
             namespaces: ClusterNamespaces::default(),
+            pods: PodReach::default(),
             seal,
         }
     }
@@ -59,7 +61,7 @@ impl Drivers {
         if self.doubles.contains(&ManagerKind::Kubernetes) {
             return reaches;
         }
-        reaches.with(ManagerKind::Kubernetes, det_rm_kube::PodAddresses)
+        reaches.with(ManagerKind::Kubernetes, self.pods.clone())
     }
 
     /// How they read what jobs demand of their places. Tests that drive managers demand the same.
@@ -80,8 +82,8 @@ impl Drivers {
         };
         let shutdown = master.context.shutdown.clone();
         if !self.doubles.contains(&ManagerKind::Kubernetes) {
-            let (master, namespaces) = (master.clone(), self.namespaces);
-            tokio::spawn(serve_kubernetes(master, namespaces, self.seal));
+            let clusters = (self.namespaces, self.pods);
+            tokio::spawn(serve_kubernetes(master.clone(), clusters, self.seal));
         }
         det_rm_agents::routes(master.agents.clone(), self.tunnels, shutdown, dialect)
     }
@@ -89,7 +91,7 @@ impl Drivers {
 
 /// Serves the Kubernetes clusters of the configuration in force, each in a task of its own that ends with the master, and as
 /// they are configured at any time.
-async fn serve_kubernetes(master: Master, namespaces: ClusterNamespaces, seal: Seal) {
+async fn serve_kubernetes(master: Master, clusters: (ClusterNamespaces, PodReach), seal: Seal) {
     let mut served: BTreeMap<String, watch::Sender<Settings>> = BTreeMap::new();
     let mut changes = master.context.in_force.changes();
     loop {
@@ -109,7 +111,7 @@ async fn serve_kubernetes(master: Master, namespaces: ClusterNamespaces, seal: S
                     let name = settings.manager.clone();
                     let (sender, receiver) = watch::channel(settings);
                     served.insert(name, sender);
-                    tokio::spawn(supervised(master.clone(), receiver, namespaces.clone()));
+                    tokio::spawn(supervised(master.clone(), receiver, clusters.clone()));
                 }
             }
             Err(reason) => report_unusable(&master, &config, &served, &reason),
@@ -150,13 +152,13 @@ fn report_unusable(
 async fn supervised(
     master: Master,
     settings: watch::Receiver<Settings>,
-    namespaces: ClusterNamespaces,
+    (namespaces, pods): (ClusterNamespaces, PodReach),
 ) {
     let shutdown = &master.context.shutdown;
     while !shutdown.is_cancelled() {
         let (places, stop) = (master.places.clone(), shutdown.clone());
-        let desks = namespaces.clone();
-        let served = det_rm_kube::serve(places, settings.clone(), desks, stop);
+        let (desks, reach) = (namespaces.clone(), pods.clone());
+        let served = det_rm_kube::serve(places, settings.clone(), desks, reach, stop);
         let served = tokio::spawn(served).await;
         let Err(error) = served else {
             return;

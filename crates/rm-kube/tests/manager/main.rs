@@ -7,6 +7,7 @@ mod calls;
 mod deletion;
 mod disruption;
 mod events;
+mod forwards;
 mod gangs;
 mod growth;
 mod images;

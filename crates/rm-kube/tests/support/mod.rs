@@ -7,7 +7,7 @@ pub mod steps;
 use det_ids::ContainerId;
 use det_kube_double::{ApiDouble, Objects};
 use det_rm_contract::{TestCore, within};
-use det_rm_kube::{ClusterNamespaces, Settings, serve};
+use det_rm_kube::{ClusterNamespaces, PodReach, Settings, serve};
 use det_taskspec::ContainerExit;
 use det_taskspec::sandbox::ExitReport;
 use serde_json::{Value, json};
@@ -122,6 +122,7 @@ pub struct Scene {
     pub api: ApiDouble,
     pub settings: Settings,
     pub desks: ClusterNamespaces,
+    pub reach: PodReach,
     configured: watch::Sender<Settings>,
     directory: TempDir,
     shutdown: CancellationToken,
@@ -149,12 +150,14 @@ impl Scene {
         let mut settings = settings::settings(kubeconfig);
         change(&mut settings);
         let desks = ClusterNamespaces::default();
+        let reach = PodReach::default();
         let shutdown = CancellationToken::new();
         let (configured, followed) = watch::channel(settings.clone());
         let serving = tokio::spawn(serve(
             core.clone(),
             followed,
             desks.clone(),
+            reach.clone(),
             shutdown.clone(),
         ));
         Self {
@@ -162,6 +165,7 @@ impl Scene {
             api,
             settings,
             desks,
+            reach,
             configured,
             directory,
             shutdown,
@@ -195,6 +199,7 @@ impl Scene {
             self.core.clone(),
             self.configured.subscribe(),
             self.desks.clone(),
+            self.reach.clone(),
             self.shutdown.clone(),
         );
         self.serving = tokio::spawn(served);

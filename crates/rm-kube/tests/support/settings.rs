@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use det_rm_kube::{
-    MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings, SlotResource,
+    Exposure, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings, SlotResource,
 };
 use det_taskspec::DeviceKind;
 
@@ -35,6 +35,7 @@ pub fn settings(kubeconfig: PathBuf) -> Settings {
             cert: MasterCert::Usual,
             cert_name: None,
         },
+        exposure: Exposure::PodIp,
         helper_image: Some("helper".to_owned()),
         scheduler: Scheduler::Native,
         preempts: false,

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use det_config::master::{
     KubernetesManager, ManagerSettings, MasterConfig, PodScheduler, ResourcePool, SlotType,
+    TaskExposure,
 };
 use det_ids::ClusterId;
 use det_rm_kube::{
-    GroupApi, GrowthSettings, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal, Settings,
-    SlotResource,
+    Exposure, GroupApi, GrowthSettings, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal,
+    Settings, SlotResource,
 };
 use det_store::{Conn, StoreError, settings};
 use det_taskspec::DeviceKind;
@@ -18,6 +19,9 @@ use serde_json::Value;
 const START_WITHIN: Duration = Duration::from_secs(60);
 /// How long an image may fail to be pulled for reasons that may pass.
 const PULL_WITHIN: Duration = Duration::from_mins(5);
+
+/// How long a forward that has begun is held to find out whether something listens: a node takes some milliseconds to refuse.
+const REFUSED_WITHIN: Duration = Duration::from_millis(100);
 
 /// How long after the master begins pods that ask for nodes stay, though their tasks are not known to wait yet.
 const ADOPT_WITHIN: Duration = Duration::from_secs(15);
@@ -109,6 +113,12 @@ fn of(
             },
             cert_name: None,
         },
+        exposure: match manager.task_exposure {
+            TaskExposure::PodIp => Exposure::PodIp,
+            TaskExposure::PortForward => Exposure::PortForward {
+                refused_within: REFUSED_WITHIN,
+            },
+        },
         helper_image: given(&manager.helper_image),
         scheduler: scheduler(manager.default_scheduler, manager.scheduler_queue.clone()),
         preempts: manager.default_scheduler == PodScheduler::Preemption,
@@ -174,6 +184,37 @@ mod tests {
 
     use super::*;
 
+    fn managers(text: &str) -> Vec<Settings> {
+        let files = [("master.yaml".to_owned(), text.to_owned())];
+        let sources = Sources {
+            files: &files,
+            ..Sources::default()
+        };
+        let config = LoadedMaster::load(sources).unwrap_or_else(|errors| panic!("{errors}"));
+        let identity = (&"cluster".into(), &Seal::new("secret", ""));
+        settings(&config.config, identity).unwrap()
+    }
+
+    #[test]
+    fn each_manager_reaches_pods_as_it_is_configured() {
+        let found = managers(
+            "
+            resource_manager: {type: kubernetes, max_slots_per_pod: 8, determined_master_host: m}
+            additional_resource_managers:
+            - resource_manager:
+                type: kubernetes
+                cluster_name: west
+                max_slots_per_pod: 8
+                determined_master_host: m
+                task_exposure: port_forward
+              resource_pools: [{pool_name: west}]
+        ",
+        );
+        assert_eq!(found[0].exposure, Exposure::PodIp);
+        let refused_within = REFUSED_WITHIN;
+        assert_eq!(found[1].exposure, Exposure::PortForward { refused_within });
+    }
+
     #[test]
     fn nodes_belong_to_a_pool_by_its_own_pods_before_those_of_the_cluster() {
         let text = "
@@ -187,17 +228,7 @@ mod tests {
                 cpu_pod_spec: {spec: {nodeSelector: {of: cpu}}}
                 gpu_pod_spec: {spec: {nodeSelector: {of: gpu}}}
         ";
-        let files = [("master.yaml".to_owned(), text.to_owned())];
-        let sources = Sources {
-            files: &files,
-            ..Sources::default()
-        };
-        let config = LoadedMaster::load(sources).unwrap_or_else(|errors| panic!("{errors}"));
-        let managers = settings(
-            &config.config,
-            (&"cluster".into(), &Seal::new("secret", "")),
-        )
-        .unwrap();
+        let managers = managers(text);
         let pools = managers[0].pools.iter();
         let of =
             pools.map(|pool| pool.pod_spec.as_ref().unwrap()["spec"]["nodeSelector"]["of"].clone());

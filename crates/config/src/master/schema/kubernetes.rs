@@ -49,6 +49,8 @@ keys! {
         /// Gateway by which tasks of another cluster are reached.
         #[serde(skip_serializing_if = "Option::is_none")]
         internal_task_gateway: Option<Value> = Kind::Section(&GATEWAY), kept;
+        /// How the master connects to services of tasks: at the addresses of pods, or by port-forward of the API.
+        task_exposure: TaskExposure = Kind::Choice(&["pod_ip", "port_forward"]), or("\"pod_ip\"");
         /// Image with `det-supervisor`, which init containers copy into each pod: that of the master.
         helper_image: String = Kind::Text, or("\"\"");
     }
@@ -77,6 +79,16 @@ keys! {
         /// Processors of a slot, for slots of type `cpu`.
         cpu: Number = Kind::AtLeast(0.0), or("0");
     }
+}
+
+/// How the master connects to services of tasks in a cluster: notebooks, shells, TensorBoards and ports of `proxy_ports`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskExposure {
+    /// At the addresses of pods, which the master's network must have routes to.
+    PodIp,
+    /// Through the API server, by port-forward of the pod.
+    PortForward,
 }
 
 /// How pods are scheduled beyond what Kubernetes does.
