@@ -276,6 +276,26 @@ def test_the_rights_are_those_that_are_used() -> None:
     assert not [one for one in of_case("pedl") if "Role" in one["kind"]], "agents need no rights"
 
 
+def test_ports_of_pods_may_be_forwarded_only_where_a_manager_of_this_cluster_does_so() -> None:
+    def more(**own: str) -> tuple[str, str]:
+        manager = {"type": "kubernetes", "cluster_name": "o", "determined_master_host": "h", **own}
+        manager["task_exposure"] = "port_forward"
+        managers = [{"resource_manager": manager, "resource_pools": [{"pool_name": "o"}]}]
+        return "--set-json", f"additional_resource_managers={json.dumps(managers)}"
+
+    def forwards(*words: str) -> bool:
+        found = rights(objects(*LEAST, *words), "Role", "determined-master-r")
+        verbs = {verb for resource, verb in found if resource == "pods/portforward"}
+        assert verbs in (set(), {"get", "create"})
+        return bool(verbs)
+
+    assert forwards("--set", "taskExposure=port_forward")
+    assert forwards("--set", "masterConfig.resource_manager.task_exposure=port_forward")
+    assert forwards(*more())
+    assert not forwards(*more(kubeconfig_secret_name="kc", kubeconfig_secret_value="config"))
+    assert not forwards("--set", "taskExposure=pod_ip")
+
+
 def test_two_releases_share_no_name() -> None:
     def names(release: str, *words: str) -> set[tuple[str, str]]:
         found = objects(*LEAST, *words, release=release)
@@ -374,6 +394,7 @@ def test_a_labelled_node_gets_one_agent_of_its_pool() -> None:
         (("slotType=cpu",), "slotResourceRequests.cpu"),
         (("slotType=tpu",), "/slotType"),
         (("defaultScheduler=priority",), "/defaultScheduler"),
+        (("taskExposure=gateway",), "/taskExposure"),
         (("unknown=1",), "additional properties 'unknown' not allowed"),
         (("db.hostAdress=h",), "additional properties 'hostAdress' not allowed"),
         (("masterPort=0",), "/masterPort"),

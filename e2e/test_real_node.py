@@ -647,6 +647,43 @@ def test_a_service_of_a_task_is_reached_through_the_master(real: Real) -> None:
     wait_for("the service is gone", lambda: "its task has ended" in answer(), within=60, seen=answer)
 
 
+def test_services_in_pods_are_reached_through_the_api_server(real: Real) -> None:
+    """By port-forward of their pods: bytes both ways, more than buffers take, and the reason where nothing listens."""
+    real.charts.apply("upgrade", "det", real.namespace, {**real.values, "taskExposure": "port_forward"})
+    real.answers()
+    shell = real.client("shell", "start", "--detach", *AUX).split()[-1]
+    printed = in_shell(real, shell, "head -c 3000000 /dev/zero | base64 --wrap=0; echo; echo '<end>'")
+    assert printed.count("A") >= 4_000_000
+    assert "<end>" in printed
+    started = real.client("notebook", "start", "--no-browser", *AUX)
+    notebook = re.search(r"\(id: ([0-9a-f-]{36})\) is ready", started)[1]
+    server = Server(real, notebook)
+    socket = server.connect(server.call("POST", "api/kernels", {"name": "python3"})["id"])
+    assert run(socket, "print(6 * 7)") == "42"
+    socket.close()
+    for kind, task in (("shell", shell), ("notebook", notebook)):
+        real.client(kind, "kill", task)
+        wait_for(f"the end of the {kind}", lambda task=task: not phases(real, task), within=60)
+    config = {
+        "entrypoint": ["sleep", "86400"],
+        "resources": {"slots": 0},
+        "environment": {"proxy_ports": [{"proxy_port": 28102, "default_service_id": True}]},
+    }
+    idle = real.api("POST", "/api/v1/commands", {"config": config})["command"]["id"]
+
+    def answer() -> str:
+        try:
+            return real.raw("GET", f"/proxy/{idle}/").decode()
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+
+    wait_for("the refusal", lambda: "the forward of port 28102 of its pod ended" in answer(), within=60, seen=answer)
+    real.run_det("command", "kill", idle)
+    wait_for("the end of the command", lambda: not phases(real, idle), within=60)
+    real.charts.apply("upgrade", "det", real.namespace, real.values)
+    real.answers()
+
+
 def test_more_important_work_takes_the_slots_of_less_important(real: Real) -> None:
     """The one that is preempted saves a checkpoint and goes on from it."""
     (agent,) = real.api("GET", "/api/v1/agents")["agents"]

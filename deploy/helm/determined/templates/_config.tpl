@@ -295,6 +295,7 @@ master merges the files of its directory in the order of their names. Result: a 
 {{- $_ := set $manager "determined_master_scheme" ($v.determinedMasterScheme | default $s.scheme) -}}
 {{- if $v.determinedMasterHost -}}{{- $_ := set $manager "determined_master_host" $v.determinedMasterHost -}}{{- end -}}
 {{- with $v.defaultScheduler -}}{{- $_ := set $manager "default_scheduler" . -}}{{- end -}}
+{{- with $v.taskExposure -}}{{- $_ := set $manager "task_exposure" . -}}{{- end -}}
 {{- end -}}
 
 {{/* What the master would refuse at its start is refused before it is installed. */}}

@@ -36,6 +36,26 @@
   resources: [podgroups]
   verbs: [create, get, patch, delete]
 {{- end }}
+{{- if include "determined.forwards" . }}
+- apiGroups: [""]
+  # Kubernetes asks for `create` as well since 1.35, where a WebSocket is opened.
+  resources: [pods/portforward]
+  verbs: [get, create]
+{{- end }}
+{{- end -}}
+
+{{/* Not empty where a manager of this cluster reaches services of tasks through the API server. */}}
+{{- define "determined.forwards" -}}
+{{- $managers := list (dict "type" "kubernetes" "task_exposure" .Values.taskExposure) -}}
+{{- $managers = append $managers (merge (dict "type" "kubernetes") ((.Values.masterConfig | default dict).resource_manager | default dict)) -}}
+{{- range .Values.additional_resource_managers -}}
+{{- $managers = append $managers (.resource_manager | default dict) -}}
+{{- end -}}
+{{- range $managers -}}
+{{- if and (eq (.type | default "agent") "kubernetes") (eq (.task_exposure | default "") "port_forward") (not (or .kubeconfig_secret_name .kubeconfig_path)) -}}
+true
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "determined.rules.bindings" -}}
