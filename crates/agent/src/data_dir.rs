@@ -7,6 +7,7 @@
 //! <data>/bin/                a copy of the supervisor, if it cannot be linked
 //! <data>/containers/<id>/    one per container, see `containers::store`
 //! <data>/trash/              directories that are being deleted
+//! <data>/warm/               what the process with imported modules runs, see `runtime::warm`
 //! ```
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};

@@ -107,6 +107,7 @@ fn spec(check: &Check<'_>) -> SandboxSpec {
         guard: check.guard.clone(),
         exposed: exposed(check.python),
         notice: None,
+        warm: None,
     }
 }
 

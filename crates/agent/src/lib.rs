@@ -30,7 +30,7 @@ mod tunnel_server;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -43,6 +43,7 @@ pub use isolation::check_isolation;
 pub use options::{
     AgentOptions, ClientIdentity, DebugServer, EndedContainers, Limits, ProxyOptions,
     RuntimeChoice, Secret, SlotType, TaskLimits, TlsOptions, TunnelServer, Ulimit,
+    WarmStartOptions,
 };
 pub use python::PythonError;
 pub use tls::TlsError;
@@ -188,6 +189,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         host_fault: host::HostFault::new(),
         python,
         tunnel_identity,
+        warm: OnceLock::new(),
     });
     if shared.runtimes.kind == RuntimeKind::Process {
         report_isolation(&shared).await;
@@ -200,6 +202,7 @@ pub async fn run(options: AgentOptions, shutdown: CancellationToken) -> Result<(
         result = serve_until(&shared, &manager, tls, shutdown) => result,
         never = devices::watch::watch(&shared) => match never {},
         never = host::watch(&shared) => match never {},
+        never = runtime::warm::keep(&shared) => match never {},
         never = servers.run(&shared) => match never {},
     };
     match &result {

@@ -105,6 +105,8 @@ pub struct AgentOptions {
     pub debug_server: Option<DebugServer>,
     /// Where the master opens tunnels itself; `None` = the agent accepts no connections.
     pub tunnel_server: Option<TunnelServer>,
+    /// Modules that are imported ahead for process tasks; `None` = none.
+    pub warm_start: Option<WarmStartOptions>,
 }
 
 impl AgentOptions {
@@ -156,8 +158,18 @@ impl AgentOptions {
             host_look_pause: crate::host::LOOK_PAUSE,
             debug_server: None,
             tunnel_server: None,
+            warm_start: None,
         }
     }
+}
+
+/// Which modules are imported ahead, and by which interpreter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WarmStartOptions {
+    /// The interpreter, by an absolute path. Programs of tasks that find it as their `python3` start warm.
+    pub python: PathBuf,
+    /// The modules, in the order in which they are imported, with the rights of the agent.
+    pub imports: Vec<String>,
 }
 
 /// Where the debug server of an agent listens.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use clap::Args;
 use det_agent::{
     AgentOptions, ClientIdentity, DebugServer, EndedContainers, Isolation, Limits, ProxyOptions,
-    RuntimeChoice, Secret, TaskLimits, TlsOptions, TunnelServer, Ulimit,
+    RuntimeChoice, Secret, TaskLimits, TlsOptions, TunnelServer, Ulimit, WarmStartOptions,
 };
-use det_config::agent::{AgentConfig, RootTasks, Runtime, SlotType};
+use det_config::agent::{AgentConfig, RootTasks, Runtime, SlotType, WarmStart};
 use det_config::{LoadedAgent, Sources};
 use det_ids::{AgentId, quantity};
 use det_server::hub::Hub;
@@ -298,6 +298,7 @@ fn options(config: &AgentConfig) -> Result<AgentOptions, CliError> {
     options.task_limits = task_limits(config);
     options.ulimits = config.parsed_ulimits().into_iter().map(ulimit).collect();
     options.debug = config.debug;
+    options.warm_start = config.warm_start.as_ref().map(warm_start);
     options.debug_server = debug_server(config)?;
     options.tunnel_server = tunnel_server(config);
     options.python = config.python.as_ref().map(PathBuf::from);
@@ -319,6 +320,13 @@ fn tunnel_server(config: &AgentConfig) -> Option<TunnelServer> {
         host: config.tunnel_host.clone(),
         port,
     })
+}
+
+fn warm_start(config: &WarmStart) -> WarmStartOptions {
+    WarmStartOptions {
+        python: PathBuf::from(&config.python),
+        imports: config.imports.clone(),
+    }
 }
 
 /// The debug server, if there is to be one.

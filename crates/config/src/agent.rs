@@ -187,6 +187,9 @@ keys! {
         /// (soft and hard; -1 = none). What is not given is as the engine sets it; tasks that are processes have the limits
         /// of the agent.
         ulimits: Vec<String> = Kind::List(&Kind::Special(&ULIMIT)), or("[]");
+        /// Python modules that the agent imports once, ahead of time, for trials and commands that run as processes: a
+        /// program that imports them does not wait for that. Not unless given.
+        warm_start: Option<WarmStart> = Kind::Section(&WARM_START);
     }
     without field {
         /// The file that this was read from.
@@ -197,6 +200,18 @@ keys! {
         label = Kind::Any, warn("is ignored; use \"resource_pool\"");
     }
     with aliases(&[("runtime", "container_runtime", false)]).check(check_document)
+}
+
+keys! {
+    /// Modules that are imported ahead for tasks, and by which interpreter.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    pub struct WarmStart, WARM_START {
+        /// The interpreter, by an absolute path. Programs start warm that find it as their `python3`.
+        python: String = Kind::Special(&ABSOLUTE), always;
+        /// The modules, such as `torch`, which are imported in this order with the rights of the agent: name modules of
+        /// the administrator only.
+        imports: Vec<String> = Kind::List(&Kind::Text), always;
+    }
 }
 
 keys! {

@@ -142,6 +142,19 @@ pub(crate) fn confine() -> Result<(), SetupError> {
     Ok(())
 }
 
+/// The programs of the filters of system calls, as the kernel takes them.
+pub(crate) fn filter_programs() -> Result<Vec<Vec<u8>>, SetupError> {
+    let bytes = |instruction: &sock_filter| {
+        let mut bytes = Vec::with_capacity(8);
+        bytes.extend(instruction.code.to_ne_bytes());
+        bytes.extend([instruction.jt, instruction.jf]);
+        bytes.extend(instruction.k.to_ne_bytes());
+        bytes
+    };
+    let program = |filter: &BpfProgram| filter.iter().flat_map(bytes).collect();
+    Ok(filters()?.iter().map(program).collect())
+}
+
 fn refused(what: &str, error: &dyn std::error::Error) -> SetupError {
     SetupError::host(format!(
         "could not confine the task: could not {what}: {}",

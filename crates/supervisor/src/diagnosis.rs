@@ -16,7 +16,9 @@ use det_taskspec::diagnosis::{Diagnosis, MOST_PROCESSES, ProcessState, STACKS_DI
 use nix::unistd::getpid;
 
 use crate::environment::TaskEnv;
+use crate::relay;
 use crate::setup::Setup;
+use crate::warm;
 use procfs::{Proc, Stat};
 use stacks::Stacks;
 
@@ -75,7 +77,10 @@ fn look(root: &Path, env: &TaskEnv, run_dir: &Path, window: Duration) -> Diagnos
     let before: BTreeMap<i64, Stat> = proc.stats();
     let began = Instant::now();
     thread::sleep(window);
-    let now = proc.stats();
+    let mut now = proc.stats();
+    if warm::dir_for_programs().is_some() {
+        count_warm_programs(&proc, own, &mut now);
+    }
     let window_micros = i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
     let descendants = descendants(&now, own);
     let omitted = descendants.len().saturating_sub(MOST_PROCESSES);
@@ -100,6 +105,17 @@ fn look(root: &Path, env: &TaskEnv, run_dir: &Path, window: Duration) -> Diagnos
         window_micros,
         processes,
         omitted: i64::try_from(omitted).unwrap_or(i64::MAX),
+    }
+}
+
+/// A program that was started warm has its parent outside of the sandbox; it takes the place of its relay, which is left
+/// out.
+fn count_warm_programs(proc: &Proc, own: i64, all: &mut BTreeMap<i64, Stat>) {
+    all.retain(|_, stat| stat.name.as_bytes() != relay::NAME.to_bytes());
+    for (pid, stat) in all {
+        if stat.parent == 0 && *pid != own && proc.is_of_task(*pid) {
+            stat.parent = own;
+        }
     }
 }
 

@@ -75,6 +75,13 @@ impl TaskEnv {
             .find(|path| path.is_file())
     }
 
+    /// The same environment with this search path of programs.
+    pub(crate) fn with_path(&self, path: OsString) -> Self {
+        let mut changed = self.clone();
+        changed.set(v::PATH, path);
+        changed
+    }
+
     fn set(&mut self, name: &str, value: impl Into<OsString>) {
         self.vars.insert(name.into(), value.into());
     }
@@ -114,7 +121,7 @@ impl TaskEnv {
 }
 
 /// Joins with colons. A directory with a colon in its name cannot be named in such a list, here or anywhere.
-fn join(dirs: &[PathBuf]) -> OsString {
+pub(crate) fn join(dirs: &[PathBuf]) -> OsString {
     let mut joined = OsString::new();
     for (index, dir) in dirs.iter().enumerate() {
         if index > 0 {

@@ -14,6 +14,7 @@ use crate::checkpoint_removal;
 use crate::environment::TaskEnv;
 use crate::failure::SetupError;
 use crate::ssh_server;
+use crate::warm;
 
 /// The user's hook, in the working directory.
 const USER_HOOK: &str = "startup-hook.sh";
@@ -88,6 +89,7 @@ impl Launch {
                 ),
             })?;
         let gate = Gate::create(run_dir)?;
+        let first_on_path = warm::dir_for_programs().unwrap_or_default();
         let mut argv: Vec<OsString> = vec![
             shell.into(),
             "-c".into(),
@@ -103,6 +105,7 @@ impl Launch {
             } else {
                 OsString::new()
             },
+            first_on_path.into(),
         ];
         argv.extend(entrypoint);
         Ok(Self::Hooked { argv, gate })
@@ -112,10 +115,11 @@ impl Launch {
 /// Sources the hooks; an error ends the shell. That the user's hook begins is left beside the gate, for the message
 /// about a hook that ends the shell; a task starts without that, too. The names of gate and hooks are removed first, so
 /// that hooks see the entrypoint's own arguments. Of a task that logs in detail the user's hook is traced; the pool's
-/// is an administrator's, and may contain what is not for the log.
+/// is an administrator's, and may contain what is not for the log. Of the entrypoint alone the search path begins with the
+/// directory of warm starts.
 const HOOKED_START: &str = r#"set -e
-__det_gate=$1 __det_pool_hook=$2 __det_user_hook=$3
-shift 3
+__det_gate=$1 __det_pool_hook=$2 __det_user_hook=$3 __det_first=$4
+shift 4
 if [ -n "$__det_pool_hook" ]; then . "$__det_pool_hook"; fi
 unset __det_pool_hook
 if [ -f "$__det_user_hook" ]; then
@@ -126,7 +130,8 @@ if [ -f "$__det_user_hook" ]; then
 fi
 unset __det_user_hook
 read -r __det_go < "$__det_gate"
-unset __det_gate __det_go
+if [ -n "$__det_first" ]; then PATH=$__det_first${PATH:+:$PATH}; export PATH; fi
+unset __det_gate __det_go __det_first
 exec "$@"
 "#;
 

@@ -27,6 +27,7 @@ use nix::unistd::{Gid, Uid, chdir, chroot, pivot_root, setfsgid, setfsuid};
 
 use crate::failure::SetupError;
 use crate::report::Diagnostics;
+use crate::warm;
 use points::{
     Mounts, bind, inside, make_directories, make_directory, make_read_only, mount_new,
     of_descriptor, set_mount, show,
@@ -74,6 +75,7 @@ impl RootFs<'_> {
             make_directory(&run_dir)?;
             bind(&self.dir.join(RUN_SUBDIR), &run_dir)
         })?;
+        self.place_relay(&run_dir);
         for mount in &self.spec.mounts {
             self.mount(&stage, mount, &self.source(mount)?)?;
         }
@@ -84,6 +86,23 @@ impl RootFs<'_> {
             self.place(&stage, index, file)?;
         }
         attempt("change to the new root", &stage, || change_root(&stage))
+    }
+
+    /// Puts the relay of warm starts where programs find it, if this container has a standby.
+    fn place_relay(&self, run_dir: &Path) {
+        let Some((warm, dir)) = self.spec.warm.as_ref().zip(warm::relay_dir(run_dir)) else {
+            return;
+        };
+        let placed = warm::place_relay(&dir, warm, |point| {
+            // By its path: what is behind the link of the process itself belongs to the host's mounts.
+            bind(&fs::read_link("/proc/self/exe")?, point)?;
+            make_read_only(point)
+        });
+        if let Err(error) = placed {
+            self.notes.note(format!(
+                "programs start cold: could not place the relay: {error}"
+            ));
+        }
     }
 
     /// Makes the task the owner of the run directory. Done before anything is mounted in it.

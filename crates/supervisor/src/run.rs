@@ -45,6 +45,7 @@ use crate::ready::Readiness;
 use crate::report::{self, Diagnostics, TerminationMessage};
 use crate::setup::{self, PreparedTask, Setup};
 use crate::ship::{Route, Shipper};
+use crate::warm;
 
 use inputs::{facts, forward_control, forward_signals, read_script, spawn, thread};
 
@@ -656,7 +657,14 @@ impl Task {
         let pid = match next {
             NextStart::Start(argv) => {
                 let begins = Begins::AsEntrypoint;
-                self.processes.start(&self.setup.env, &argv, begins)?
+                let env = &self.setup.env;
+                match warm::dir_for_programs() {
+                    Some(dir) => {
+                        let env = env.with_path(warm::path_with(&dir, env.path()));
+                        self.processes.start(&env, &argv, begins)?
+                    }
+                    None => self.processes.start(env, &argv, begins)?,
+                }
             }
             NextStart::Open { pid, key } => {
                 self.processes.open_gate(key);

@@ -35,6 +35,7 @@ use crate::report::{self, Diagnostics};
 use crate::rootfs::RootFs;
 use crate::run::{self, ProcessContext};
 use crate::signals;
+use crate::warm::Standby;
 
 /// The rights with which the namespaces were created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,11 +93,25 @@ fn host(dir: &Path, start: i64) -> Result<Option<ContainerExit>, SetupError> {
         SetupError::host(format!("there is no container directory {dir:?}: {error}"))
     })?;
     let spec: SandboxSpec = read_json(&dir.join(SANDBOX_FILE))?;
+    let notes = Diagnostics::to_file(&dir.join(SANDBOX_LOG_FILE));
+    let standby = Standby::prepare(&dir, &spec).unwrap_or_else(|reason| {
+        notes.note(reason);
+        None
+    });
     let oom_before = oom_kills();
     let ended = make_namespaces(&spec.user).and_then(|rights| {
         let mut child = start_inside(&dir, start, rights, TASK)?;
+        let mut words = Vec::new();
+        // Closed when the task has ended, and the warm process with it.
+        let warm = standby.and_then(|standby| {
+            let is_built = wait_until_built(&mut child, &mut words);
+            let as_root = rights == Rights::Root;
+            let admitted = is_built.then(|| standby.admit(child.id(), &spec, as_root))?;
+            admitted.inspect_err(|reason| notes.note(reason)).ok()
+        });
         let status = forward_signals_until_end(&mut child)?;
-        Ok((status, last_words(&mut child)))
+        drop(warm);
+        Ok((status, last_words(&mut child, words)))
     });
     let oom_after = oom_kills();
     let (status, words) = ended?;
@@ -237,16 +252,32 @@ fn forward_signals_until_end(child: &mut Child) -> Result<ExitStatus, SetupError
     }
 }
 
-/// Why the process inside could not run the task, if it reported that.
-fn last_words(child: &mut Child) -> Option<ContainerExit> {
-    let mut text = Vec::new();
-    child.stdout.take()?.read_to_end(&mut text).ok()?;
-    serde_json::from_slice(&text).ok()
+/// Waits until the process inside has built the sandbox, or reports something else, which is added to `words`. Signals that
+/// arrive meanwhile are forwarded later: that process receives none before, either. A thread of its own could not wait: none can
+/// be made any more once there are namespaces for children, and none may exist when they are made.
+fn wait_until_built(child: &mut Child, words: &mut Vec<u8>) -> bool {
+    let Some(output) = &mut child.stdout else {
+        return false;
+    };
+    let mut first = [0];
+    if output.read_exact(&mut first).is_err() {
+        return false;
+    }
+    words.push(first[0]);
+    first[0] == BUILT
+}
+
+/// Why the process inside could not run the task, if it reported that; `words` was read already.
+fn last_words(child: &mut Child, mut words: Vec<u8>) -> Option<ContainerExit> {
+    child.stdout.take()?.read_to_end(&mut words).ok()?;
+    serde_json::from_slice(&words).ok()
 }
 
 /// Purposes of the process inside.
 const TASK: &str = "task";
 const CHECK: &str = "check";
+/// What the process inside writes first where the sandbox is complete; white space before what it reports else.
+const BUILT: u8 = b'\n';
 
 /// Builds the sandbox and prints what a task in it could reach, or why there is no sandbox.
 pub(crate) fn check(dir: &Path, start: i64) -> ExitCode {
@@ -280,7 +311,12 @@ pub(crate) fn inside(arguments: &[&str]) -> ExitCode {
     };
     match built {
         Ok((true, _)) => isolation::start_questions(),
-        Ok((false, surroundings)) => run::run(surroundings),
+        Ok((false, surroundings)) => {
+            let mut words = io::stdout();
+            // A failure is ignored: the reader has ended.
+            drop(words.write_all(&[BUILT]).and_then(|()| words.flush()));
+            run::run(surroundings)
+        }
         Err(error) => {
             let exit = error.into_exit();
             let status = report::exit_status(&exit);

@@ -9,6 +9,8 @@ mod metrics;
 #[path = "sandbox/services.rs"]
 mod services;
 mod support;
+#[path = "sandbox/warm.rs"]
+mod warm;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

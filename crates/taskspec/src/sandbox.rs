@@ -82,7 +82,35 @@ pub struct SandboxSpec {
     /// First line of the task's log, about the limits of this sandbox; `None` = there are none to report.
     #[serde(default)]
     pub notice: Option<String>,
+    /// What a warm start of Python needs to know; `None` = all programs start cold.
+    #[serde(default)]
+    pub warm: Option<WarmPython>,
 }
+
+/// The interpreter of which the agent keeps processes that have imported modules, and how they were started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmPython {
+    /// The configured interpreter.
+    pub interpreter: PathBuf,
+    /// Files that do nothing but call it: scripts of the agent.
+    #[serde(default)]
+    pub callers: Vec<PathBuf>,
+    /// The environment in which the modules were imported.
+    pub env: Vec<(String, String)>,
+}
+
+/// Variable of the process outside of a sandbox with the number of an inherited descriptor: its connection with the standby
+/// of the container, if there is one.
+pub const STANDBY_VARIABLE: &str = "DET_STANDBY_DESCRIPTOR";
+/// Directory of the run directory with what programs of a sandbox reach its warm process through: `python3` and other names
+/// of the relay, [`WARM_FILE`] and [`WARM_SOCKET`].
+pub const WARM_SUBDIR: &str = "warm";
+/// The relay's executable in [`WARM_SUBDIR`]; its other names lead to it.
+pub const WARM_RELAY: &str = "python3";
+/// The [`WarmPython`] in [`WARM_SUBDIR`], for the relay.
+pub const WARM_FILE: &str = "warm.json";
+/// The socket in [`WARM_SUBDIR`] at which the warm process listens.
+pub const WARM_SOCKET: &str = "socket";
 
 /// One check of a sandbox, made from within it, with its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

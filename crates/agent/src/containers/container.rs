@@ -24,6 +24,7 @@ use crate::runtime::container_body::HOST;
 use crate::runtime::engine::{ContainerContext, Engine, EngineState};
 use crate::runtime::engine_error::{EngineError, Obstacle};
 use crate::runtime::process::ProcessRuntime;
+use crate::runtime::warm::WarmStart;
 
 /// Time between asking a container to end and killing everything in it, in addition to the script's grace period.
 pub(super) const LOG_GRACE: Duration = Duration::from_secs(10);
@@ -233,6 +234,7 @@ impl Container {
                         cluster_id: &cluster_id,
                     }),
                     notice: shared.options.isolation_notice.get().map(String::as_str),
+                    warm: shared.warm.get().map(WarmStart::python),
                 },
             )
         })
@@ -251,7 +253,8 @@ impl Container {
         let start = move || {
             let id = &container.spec.container_id;
             let process = &container.shared.runtimes.process;
-            process.start(&container.dir, id, &container.limits())
+            let warm = container.shared.warm.get();
+            process.start(&container.dir, id, &container.limits(), warm)
         };
         let (identity, unlimited) = blocking(start).await?.map_err(|error| {
             let message = format!(

@@ -13,7 +13,7 @@ pub(crate) mod user_directory;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use det_agent_proto::{ContainerReport, ContainerState, Dial, Welcome};
 use det_ids::ContainerId;
@@ -34,6 +34,7 @@ use crate::python::{self, TaskPython};
 use crate::runtime::Runtimes;
 use crate::runtime::listeners::Listeners;
 use crate::runtime::process::ProcessRuntime;
+use crate::runtime::warm::WarmStart;
 use crate::{tunnel, tunnel_server};
 use actor::Actor;
 use store::{ContainerDir, Identity, KillOrder, Phase, StoredContainer};
@@ -63,6 +64,8 @@ pub(crate) struct SharedState {
     pub(crate) python: OnceCell<TaskPython>,
     /// With what the master opens tunnels; `None` = this agent accepts no connections.
     pub(crate) tunnel_identity: Option<tunnel_server::Identity>,
+    /// What there is for warm starts of Python, once the agent has begun with it.
+    pub(crate) warm: OnceLock<WarmStart>,
 }
 
 /// What the agent receives from a connection.

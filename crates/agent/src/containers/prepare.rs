@@ -9,10 +9,10 @@ use std::path::{Component, Path, PathBuf};
 use det_ids::{AgentId, UserId};
 use det_taskspec::accounts::{Account, of_container};
 use det_taskspec::guard::HostGuard;
-use det_taskspec::sandbox::SandboxSpec;
+use det_taskspec::sandbox::{SandboxSpec, WarmPython};
 use det_taskspec::{
     CheckedMount, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Mount, RUN_DIR,
-    SCRIPT_FILE, SlotGrant, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
+    SCRIPT_FILE, SlotGrant, TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 use thiserror::Error;
 
@@ -55,6 +55,8 @@ pub(crate) struct ContainerInputs<'a> {
     pub(crate) user_directories: Option<UserDirectories<'a>>,
     /// A warning about this host's sandboxes for the task's log; `None` = there is none.
     pub(crate) notice: Option<&'a str>,
+    /// What there is for warm starts of Python; `None` = nothing.
+    pub(crate) warm: Option<&'a WarmPython>,
 }
 
 /// Why a container cannot be prepared.
@@ -409,7 +411,14 @@ fn sandbox(
         guard: inputs.guard.clone(),
         exposed: exposed(python),
         notice: notice(user, inputs),
+        warm: (inputs.warm.cloned()).filter(|_| runs_users_code(spec.script.task_type)),
     }
+}
+
+/// Whether tasks of this kind run a program of a user's, which may start warm. Services and shells are for users at
+/// work, who would find the relay on their search path.
+fn runs_users_code(kind: TaskKind) -> bool {
+    matches!(kind, TaskKind::Trial | TaskKind::Command)
 }
 
 /// What interpreters and libraries of the host need to be seen.
@@ -471,6 +480,14 @@ pub(crate) fn device_mappings(devices: &[LocalDevice]) -> impl Iterator<Item = D
 
 /// The environment that a process task has instead of an image's.
 fn base_env(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
+    let home = home_on_host(user, &own).unwrap_or_else(|| "/".to_owned());
+    let mut env = passed_on(own);
+    env.insert(1, ("HOME".to_owned(), home));
+    env
+}
+
+/// What of the agent's own environment process tasks have, the search path of programs first.
+pub(crate) fn passed_on(own: impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
     const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     // Where libraries and languages of the host are found; nothing that could hold a secret.
     const PASSED_ON: [&str; 5] = ["LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"];
@@ -478,8 +495,6 @@ fn base_env(user: &TaskUser, own: impl Fn(&str) -> Option<String>) -> Vec<(Strin
         "PATH".to_owned(),
         own("PATH").unwrap_or_else(|| USUAL_PATH.to_owned()),
     )];
-    let home = home_on_host(user, &own);
-    env.push(("HOME".to_owned(), home.unwrap_or_else(|| "/".to_owned())));
     env.extend(
         PASSED_ON
             .iter()

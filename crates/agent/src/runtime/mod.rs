@@ -14,6 +14,7 @@ pub(crate) mod process;
 pub(crate) mod procfs;
 mod pull;
 mod sock_diag;
+pub(crate) mod warm;
 
 use std::path::PathBuf;
 use std::time::Duration;

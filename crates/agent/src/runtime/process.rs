@@ -10,7 +10,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use det_ids::ContainerId;
+use det_taskspec::sandbox::STANDBY_VARIABLE;
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -29,6 +31,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::cgroup::{Cgroup, CgroupRoot, NO_GROUPS};
 use super::procfs;
+use super::warm::WarmStart;
 use crate::containers::store::{ContainerDir, ProcessIdentity};
 use crate::options::{Limits, TaskLimits};
 
@@ -53,6 +56,7 @@ impl ProcessRuntime {
         dir: &ContainerDir,
         container_id: &ContainerId,
         limits: &TaskLimits,
+        warm: Option<&WarmStart>,
     ) -> io::Result<(ProcessIdentity, Option<String>)> {
         let group = self.cgroups.group(container_id.as_str());
         if limits.limits.any() {
@@ -60,7 +64,7 @@ impl ProcessRuntime {
                 || Err(io::Error::other(NO_GROUPS)),
                 |group| group.create(&limits.limits),
             );
-            match entries.and_then(|entries| Self::spawn(dir, entries, true)) {
+            match entries.and_then(|entries| Self::spawn(dir, entries, true, warm)) {
                 Ok(identity) => return Ok((identity, None)),
                 Err(error) if limits.required => {
                     return Err(io::Error::other(format!(
@@ -68,12 +72,12 @@ impl ProcessRuntime {
                     )));
                 }
                 Err(error) => {
-                    let identity = self.start_unlimited(dir, container_id)?;
+                    let identity = self.start_unlimited(dir, container_id, warm)?;
                     return Ok((identity, Some(error.to_string())));
                 }
             }
         }
-        let identity = self.start_unlimited(dir, container_id)?;
+        let identity = self.start_unlimited(dir, container_id, warm)?;
         Ok((identity, None))
     }
 
@@ -81,6 +85,7 @@ impl ProcessRuntime {
         &self,
         dir: &ContainerDir,
         container_id: &ContainerId,
+        warm: Option<&WarmStart>,
     ) -> io::Result<ProcessIdentity> {
         let entries = self.cgroups.group(container_id.as_str()).and_then(|group| {
             group
@@ -89,7 +94,7 @@ impl ProcessRuntime {
                 .inspect_err(|error| tracing::debug!(%error, "no control group for this task"))
                 .ok()
         });
-        Self::spawn(dir, entries.unwrap_or_default(), false)
+        Self::spawn(dir, entries.unwrap_or_default(), false, warm)
     }
 
     /// Why tasks of this host cannot have these limits; `None` = they can. Blocking.
@@ -108,6 +113,7 @@ impl ProcessRuntime {
         dir: &ContainerDir,
         entries: Vec<File>,
         must_enter: bool,
+        warm: Option<&WarmStart>,
     ) -> io::Result<ProcessIdentity> {
         let log = OpenOptions::new()
             .create(true)
@@ -124,6 +130,11 @@ impl ProcessRuntime {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
+        let standby = warm.and_then(|warm| warm.standby(&entries));
+        if let Some(standby) = &standby {
+            tracing::debug!(container.dir = %dir.path().display(), "a standby waits for the Python program of this task");
+            inherit(&mut command, STANDBY_VARIABLE, standby);
+        }
         detach(&mut command, entries, must_enter);
         let child = spawn_linked(&mut command)?;
         let pid = i32::try_from(child.id())
@@ -216,6 +227,25 @@ impl ProcessRuntime {
         self.cgroups
             .group(container_id.as_str())
             .map_or(Ok(()), |group| group.remove())
+    }
+}
+
+/// Leaves a descriptor open for the child, and its number in a variable. It must be open until the child is started.
+#[expect(
+    unsafe_code,
+    reason = "descriptors are closed by `exec` unless their flag is changed between fork and exec"
+)]
+fn inherit(command: &mut Command, variable: &str, descriptor: &OwnedFd) {
+    let number = descriptor.as_raw_fd();
+    command.env(variable, number.to_string());
+    // SAFETY: the closure only makes the system call fcntl, safe after a fork, on a descriptor that is open as long as the
+    // caller keeps it, and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            let descriptor = BorrowedFd::borrow_raw(number);
+            fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            Ok(())
+        });
     }
 }
 

@@ -214,6 +214,28 @@ fn directories_of_users_are_named_by_an_absolute_path() {
 }
 
 #[test]
+fn a_warm_start_has_an_interpreter_and_modules() {
+    let (config, _) = load("master_host: m", &[], &[]).unwrap();
+    assert_eq!(config.warm_start, None);
+    let text = "master_host: m\nwarm_start: {python: /usr/bin/python3, imports: [torch]}";
+    let (config, _) = load(text, &[], &[]).unwrap();
+    let warm = config.warm_start.unwrap();
+    assert_eq!(
+        (warm.python.as_str(), warm.imports),
+        ("/usr/bin/python3", vec!["torch".to_owned()])
+    );
+    for (wrong, key) in [
+        ("{python: python3, imports: [torch]}", "warm_start.python"),
+        ("{imports: [torch]}", "warm_start.python"),
+        ("{python: /usr/bin/python3}", "warm_start.imports"),
+    ] {
+        let text = format!("master_host: m\nwarm_start: {wrong}");
+        let message = load(&text, &[], &[]).unwrap_err().to_string();
+        assert!(message.contains(key), "{wrong}: {message}");
+    }
+}
+
+#[test]
 fn limits_of_tasks_are_off_unless_given() {
     let (config, _) = load("master_host: m", &[], &[]).unwrap();
     let limits = &config.task_limits;

@@ -6,6 +6,7 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use det_taskspec::variables::DET_TASK_ID;
 use nix::libc;
 use nix::unistd::{SysconfVar, sysconf};
 
@@ -83,6 +84,16 @@ impl Proc {
             .find_map(|variable| variable.strip_prefix(b"RANK="))?;
         let rank: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
         (rank >= 0).then_some(rank)
+    }
+
+    /// Whether a process has the environment of a task.
+    pub(super) fn is_of_task(&self, pid: i64) -> bool {
+        let variables = self
+            .read(pid, "environ", MOST_VARIABLES)
+            .unwrap_or_default();
+        let name = format!("{DET_TASK_ID}=");
+        let mut each = variables.split(|byte| *byte == 0);
+        each.any(|variable| variable.starts_with(name.as_bytes()))
     }
 
     /// The function of the kernel that a process waits in.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use det_taskspec::guard::HostGuard;
-use det_taskspec::sandbox::{EntrypointStart, ExitReport, IsolationRow, SANDBOX_FILE, SandboxSpec};
+use det_taskspec::sandbox::{
+    EntrypointStart, ExitReport, IsolationRow, SANDBOX_FILE, STANDBY_VARIABLE, SandboxSpec,
+};
 use det_taskspec::{ContainerExit, Entrypoint, Mount, Script, TaskUser};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -243,6 +246,8 @@ pub(crate) struct Task {
     pub(crate) script: Script,
     supervisor: PathBuf,
     agent: Option<u32>,
+    /// The supervisor's end of the connection with a standby.
+    pub(crate) standby: Option<OwnedFd>,
 }
 
 impl Task {
@@ -276,6 +281,7 @@ impl Task {
                 guard: HostGuard::default(),
                 exposed: Vec::new(),
                 notice: None,
+                warm: None,
             },
             script: Script {
                 task_type: det_taskspec::TaskKind::Command,
@@ -302,6 +308,7 @@ impl Task {
             },
             supervisor: env!("CARGO_BIN_EXE_det-supervisor").into(),
             agent: None,
+            standby: None,
         }
     }
 
@@ -383,6 +390,9 @@ impl Task {
             // It must not reach the task.
             .env("AGENT_SECRET", "do-not-tell")
             .stdin(Stdio::null());
+        if let Some(standby) = &self.standby {
+            inherit(&mut command, standby);
+        }
         let child = loop {
             match command.spawn() {
                 // A process that another test starts has the copy open for writing until its program runs.
@@ -401,6 +411,27 @@ impl Task {
     /// Runs the task to its end.
     pub(crate) fn run(self) -> EndedTask {
         self.start().wait()
+    }
+}
+
+/// Leaves the connection with a standby to the supervisor, as an agent does.
+#[expect(
+    unsafe_code,
+    reason = "descriptors are closed by `exec` unless their flag is changed between fork and exec"
+)]
+fn inherit(command: &mut Command, standby: &OwnedFd) {
+    let number = standby.as_raw_fd();
+    command.env(STANDBY_VARIABLE, number.to_string());
+    // SAFETY: the closure only makes a system call that is safe after a fork, on a descriptor that stays open.
+    unsafe {
+        std::os::unix::process::CommandExt::pre_exec(command, move || {
+            let descriptor = BorrowedFd::borrow_raw(number);
+            nix::fcntl::fcntl(
+                descriptor,
+                nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()),
+            )?;
+            Ok(())
+        });
     }
 }
 

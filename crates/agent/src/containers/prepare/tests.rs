@@ -87,6 +87,7 @@ impl Setup {
                 root_tasks: false,
                 user_directories: None,
                 notice: None,
+                warm: None,
             },
         )
     }
