@@ -89,6 +89,8 @@ class Cluster:
     runtime: str = "process"
     image: str | None = None
     python: str | None = None
+    # Arguments of the agent after its own.
+    agent_args: Sequence[str] = ()
     # What runs the master: a program with its arguments, before the master's own.
     under: Sequence[str] = ()
     # What is to be done in the cluster's directory before the master's first start.
@@ -179,7 +181,7 @@ class Cluster:
         argv += ["--agent-token-file", str(self.root / "master" / "agent-token")]
         if self.python is not None:
             argv += ["--python", self.python]
-        self.agent = self._spawn("agent", argv)
+        self.agent = self._spawn("agent", [*argv, *self.agent_args])
 
         def joined() -> bool:
             agents = self.api("GET", "/api/v1/agents")["agents"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from measure.cluster import Cluster, Failed, clock_of
+from measure.cluster import Cluster, Failed, clock_of, wait_for
 from measure.facts import Watch
 from measure.figures import Figure, Plan
 from measure.results import Outcome, Skipped, Value
@@ -17,6 +19,10 @@ from measure.stores import own, server_processes
 
 FIRST_LINE = "bench: the first line"
 LAST_LINE = "bench: the last line"
+# In the agent's log.
+WARM_READY = "Python programs of tasks start warm"
+# What the import of the module for warm starts takes.
+SLOW_SECONDS = 0.5
 # Unmeasured runs: they warm caches, and the agent looks at its interpreter only once.
 WARM_UPS = 2
 
@@ -96,6 +102,58 @@ def _submit_definition() -> str:
         "code prints, on an idle cluster whose caches are warm. No files are sent. Each stage is the time from the "
         f"one before: {stages}. A 99th percentile of 20 repeats is the slowest one."
     )
+
+
+def warm_start(plan: Plan, store_kind: str) -> Outcome:
+    """A program whose module takes half a second to import, started warm and cold by turns."""
+    with own(store_kind) as store, tempfile.TemporaryDirectory(dir=plan.work) as directory:
+        python = _environment_with_slow_module(plan, pathlib.Path(directory))
+        args = ["--set", f"warm_start.python={python}", "--set", "warm_start.imports=[det_bench_slow]"]
+        with Cluster(plan.det, plan.work, store, slots=2, python=str(python), agent_args=args) as cluster:
+            log = cluster.root / "agent.log"
+            wait_for("the modules to be imported", lambda: WARM_READY in log.read_text(), within=30)
+            warm = _Way(cluster, "exec python3 -m det_bench_line")
+            # A variable that libraries read when they start.
+            cold = _Way(cluster, "export OMP_NUM_THREADS=1; exec python3 -m det_bench_line")
+            watch = Watch(cluster.pids())
+            with watch:
+                for number in range(WARM_UPS + plan.repeats(20)):
+                    # By turns, so that both meet the same machine.
+                    warm.step(plan, number >= WARM_UPS)
+                    cold.step(plan, number >= WARM_UPS)
+        ratios = [_user_code(one) / _user_code(other) for one, other in zip(warm.ways, cold.ways)]
+        return Outcome(
+            "warm-start",
+            f"Start of a Python program with a module that takes {SLOW_SECONDS} s to import, warm and cold",
+            store.label,
+            _submit_definition(),
+            [
+                *warm.values("warm: ", stages=("line",)),
+                *cold.values("cold: ", stages=("line",)),
+                Value("warm / cold, user code", "", ratios, "from the execution to the first line, in each round"),
+            ],
+            {"repeats": len(ratios), "warm_ups": WARM_UPS, "slots": 2, "import_seconds": SLOW_SECONDS},
+            watch.cores(),
+        )
+
+
+def _environment_with_slow_module(plan: Plan, directory: pathlib.Path) -> pathlib.Path:
+    """An interpreter of its own with two modules: one that takes its time, and a program that imports it."""
+    directory.chmod(0o755)
+    made = subprocess.run(
+        [plan.python, "-m", "venv", "--without-pip", directory / "venv"], capture_output=True, text=True
+    )
+    if made.returncode != 0:
+        raise Skipped(f"{plan.python} makes no virtual environment: {made.stderr.strip()}")
+    packages = next((directory / "venv").glob("lib/python3*/site-packages"))
+    (packages / "det_bench_slow.py").write_text(f"import time\ntime.sleep({SLOW_SECONDS})\n")
+    line = f"import det_bench_slow, time\nprint({FIRST_LINE!r}, flush=True)\ntime.sleep(600)\n"
+    (packages / "det_bench_line.py").write_text(line)
+    return directory / "venv/bin/python3"
+
+
+def _user_code(way: dict[str, float]) -> float:
+    return way["line"] - way["exec"]
 
 
 class _Way:
@@ -353,6 +411,7 @@ def search(plan: Plan, store_kind: str) -> Outcome:
 FIGURES = (
     Figure("submit-process", "submit to first line, process", ("sqlite",), submit_to_first_line),
     Figure("submit-docker", "submit to first line, Docker", ("sqlite",), submit_in_docker),
+    Figure("warm-start", "Python programs, warm and cold", ("sqlite",), warm_start),
     Figure("completion", "submit to COMPLETED, end to end of log", ("sqlite",), completion),
     Figure("search", "trials per second of a search", ("sqlite", "postgres"), search),
 )
