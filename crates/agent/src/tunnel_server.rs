@@ -16,7 +16,7 @@ use det_agent_proto::{
 };
 use det_ids::ContainerId;
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, CONNECTION, HeaderValue, UPGRADE};
+use hyper::header::{AUTHORIZATION, CONNECTION, HeaderName, HeaderValue, UPGRADE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::{OnUpgrade, Upgraded};
@@ -25,7 +25,7 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tokio::io::copy_bidirectional_with_sizes;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -96,14 +96,12 @@ impl Server {
         let mut connections = JoinSet::new();
         loop {
             // The semaphore is never closed.
-            let place = Arc::clone(&strangers).acquire_owned().await;
+            let place = Arc::clone(&strangers).acquire_owned().await.ok();
             let stream = accept(&listener).await;
             while connections.try_join_next().is_some() {}
             let (shared, tls) = (shared.clone(), self.tls.clone());
             connections.spawn(async move {
-                let admitted = timeout(WITHIN, admit(stream, tls, &shared)).await;
-                drop(place);
-                match admitted {
+                match timeout(WITHIN, admit(stream, tls, &shared, place)).await {
                     Ok(Ok(Some((client, port)))) => {
                         if let Err(error) = carry(client, port).await {
                             tracing::debug!("a tunnel of the master ended: {error}");
@@ -124,12 +122,20 @@ async fn admit(
     stream: TcpStream,
     tls: TlsAcceptor,
     shared: &SharedState,
+    place: Option<OwnedSemaphorePermit>,
 ) -> io::Result<Option<TunnelEnds>> {
     stream.set_nodelay(true)?;
     let stream = tls.accept(stream).await?;
-    let admitted = Mutex::new(None);
+    let (admitted, place) = (Mutex::new(None), Mutex::new(place));
     let answer = async |mut request: Request<Incoming>| {
-        let opened = open(&request, shared).await;
+        let opened = match require_master(&request, shared) {
+            Ok(()) => {
+                // It is none of the strangers: how long the task's program takes is not theirs to wait for.
+                drop(place.lock().unwrap_or_else(PoisonError::into_inner).take());
+                open(&request, shared).await
+            }
+            Err(refused) => Err(refused),
+        };
         Ok::<_, Infallible>(match opened {
             Ok(port) => {
                 let client = hyper::upgrade::on(&mut request);
@@ -151,24 +157,31 @@ async fn admit(
         .unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Connects to the port that a request names, if it shows the secret.
-async fn open(
-    request: &Request<Incoming>,
-    shared: &SharedState,
-) -> Result<TcpStream, (StatusCode, String)> {
-    let text = |name| request.headers().get(name).and_then(|v| v.to_str().ok());
-    let shown = text(AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-    let is_master = match (&shared.tunnel_identity, shown) {
-        (Some(identity), Some(shown)) => identity.secret.is(shown),
-        _ => false,
-    };
-    if !is_master {
-        let reason = "only the master of this agent may open tunnels here";
-        return Err((StatusCode::UNAUTHORIZED, reason.to_owned()));
+/// Why a request is refused: the status of the answer, and the reason.
+type Refusal = (StatusCode, String);
+
+fn header(request: &Request<Incoming>, name: HeaderName) -> Option<&str> {
+    request.headers().get(name).and_then(|v| v.to_str().ok())
+}
+
+/// Refuses requests without the secret.
+fn require_master(request: &Request<Incoming>, shared: &SharedState) -> Result<(), Refusal> {
+    let shown = header(request, AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+    match (&shared.tunnel_identity, shown) {
+        (Some(identity), Some(shown)) if identity.secret.is(shown) => Ok(()),
+        _ => {
+            let reason = "only the master of this agent may open tunnels here";
+            Err((StatusCode::UNAUTHORIZED, reason.to_owned()))
+        }
     }
+}
+
+/// Connects to the port that a request of the master names.
+async fn open(request: &Request<Incoming>, shared: &SharedState) -> Result<TcpStream, Refusal> {
     let named = request.uri().path().strip_prefix(TUNNEL_PATH);
     let named = named.and_then(|rest| rest.strip_prefix('/')?.split_once('/'));
-    let (Some((container_id, port)), Some(TUNNEL_PROTOCOL)) = (named, text(UPGRADE)) else {
+    let (Some((container_id, port)), Some(TUNNEL_PROTOCOL)) = (named, header(request, UPGRADE))
+    else {
         let reason = format!(
             "a tunnel is opened at {TUNNEL_PATH}/CONTAINER/PORT with the header \"Upgrade: {TUNNEL_PROTOCOL}\""
         );
