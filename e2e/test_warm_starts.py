@@ -14,8 +14,8 @@ import pytest
 
 from configs import experiment
 from conftest import flavoured
-from harness import Agent, Cluster, share
-from processes import processes_with
+from harness import Agent, ApiError, Cluster, share
+from processes import free_port, processes_with
 from waiting import wait_for
 
 pytestmark = pytest.mark.core
@@ -142,3 +142,37 @@ def test_tasks_start_cold_where_a_module_cannot_be_imported(cluster: Cluster) ->
     cluster.wait_experiment(number, "COMPLETED")
     trial = cluster.only_trial(number)["id"]
     assert cluster.printed(trial) == ["started cold by itself", "ended in order"]
+
+
+def test_a_service_of_a_warm_program_is_reached(cluster: Cluster) -> None:
+    wait_for_agent_log(cluster, READY)
+    port = free_port()
+    made = cluster.api(
+        "POST",
+        "/api/v1/commands",
+        {
+            "config": {
+                "entrypoint": ["python3", "-u", "-m", "http.server", "--bind", "127.0.0.1", str(port)],
+                "resources": {"slots": 0},
+                "environment": {
+                    "environment_variables": ["DET_DEBUG=true"],
+                    "proxy_ports": [{"proxy_port": port, "default_service_id": True}],
+                },
+            }
+        },
+    )
+    id = made["command"]["id"]
+
+    def answers() -> bool:
+        try:
+            cluster.raw("GET", f"/proxy/{id}/")
+        except ApiError as error:
+            # The program takes the path as it came, and has no such file.
+            return error.status == 404
+        return True
+
+    wait_for("the program to listen", answers, within=30)
+    # Its relay is there as long as it is.
+    assert processes_with("http.server")
+    assert "starts cold" not in cluster.run_det("task", "logs", id).out
+    cluster.api("POST", f"/api/v1/commands/{id}/kill")

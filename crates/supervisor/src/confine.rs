@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use nix::errno::Errno;
 use nix::libc;
-use nix::sys::prctl::set_no_new_privs;
+use nix::sys::prctl::{set_dumpable, set_no_new_privs};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Is, SeccompCondition,
@@ -125,6 +125,9 @@ pub(crate) fn drop_bounding_set() -> Result<(), SetupError> {
 
 /// Drops everything else. Processes that this one starts inherit the restrictions, and cannot undo them.
 pub(crate) fn confine() -> Result<(), SetupError> {
+    // Through `/proc/1/exe` a task of the same user would reach the supervisor's file by the mounts of the host. The change of
+    // the user does the same. Programs that are started have it again.
+    set_dumpable(false).map_err(|error| refused("keep others from looking at it", &error))?;
     let none = CapabilitySet::empty();
     rustix::thread::set_capabilities(
         None,

@@ -33,6 +33,8 @@ use points::{
     of_descriptor, set_mount, show,
 };
 
+/// File systems of the kernel, which programs of ours read too.
+const KERNELS: [&str; 2] = ["/proc", "/sys"];
 const TMP: &str = "/tmp";
 const VAR_TMP: &str = "/var/tmp";
 /// Temporary mount point of the old root.
@@ -126,6 +128,12 @@ impl RootFs<'_> {
         if target == Path::new("/") {
             return Err(SetupError::task(format!(
                 "could not mount {named:?} at {place:?}: that is the root of the task's file system; name a directory below it"
+            )));
+        }
+        let is_kernels = KERNELS.iter().any(|dir| target.starts_with(dir));
+        if is_kernels || target == Path::new("/dev") {
+            return Err(SetupError::task(format!(
+                "could not mount {named:?} at {place:?}: what is there is the kernel's in every sandbox; name another directory"
             )));
         }
         let point = self

@@ -242,10 +242,31 @@ fn address_of(text: &str) -> Option<IpAddr> {
 /// Those of the sockets that processes of the owner hold, each with such a process.
 fn holders_of(owner: &Owner, wanted: &BTreeSet<u64>) -> BTreeMap<u64, i32> {
     let members: Vec<i32> = match owner {
-        Owner::Supervisor(pid) => below(*pid, &procfs::parents()),
+        Owner::Supervisor(pid) => of_sandbox(*pid),
         Owner::Container(id) => of_container(id),
     };
     held_by(members, wanted)
+}
+
+/// The processes of a sandbox: those below its supervisor, and those in a namespace of processes that is theirs alone, whose
+/// parent is elsewhere if they were started warm.
+fn of_sandbox(supervisor: i32) -> Vec<i32> {
+    let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let outside = namespace(supervisor);
+    let mut members = below(supervisor, &procfs::parents());
+    let own: BTreeSet<_> = members
+        .iter()
+        .filter_map(|pid| namespace(*pid))
+        .filter(|found| outside.is_some() && Some(found) != outside.as_ref())
+        .collect();
+    if !own.is_empty() {
+        let known: BTreeSet<i32> = members.iter().copied().collect();
+        let others = procfs::pids().into_iter();
+        let others = others.filter(|pid| !known.contains(pid));
+        members
+            .extend(others.filter(|pid| namespace(*pid).is_some_and(|found| own.contains(&found))));
+    }
+    members
 }
 
 /// Those of the sockets that any of these processes holds, each with such a process.

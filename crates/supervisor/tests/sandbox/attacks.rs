@@ -252,3 +252,38 @@ fn the_check_finds_nothing_open() {
         assert_eq!(open, expected, "{rows:?}");
     }
 }
+
+#[test]
+fn nothing_is_mounted_over_the_kernels_file_systems() {
+    need_sandbox!();
+    let host = tempfile::tempdir().unwrap();
+    fs::set_permissions(host.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    for place in ["/proc", "/proc/self", "/sys/kernel", "/dev", "/usr/../proc"] {
+        let task = Task::shell(&Master::start(), "true").mount(host.path(), place, true);
+        match task.run().exit() {
+            ContainerExit::SetupFailed { message, .. } => {
+                assert!(message.contains("is the kernel's"), "{place}: {message}");
+            }
+            other => panic!("{place}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_supervisors_file_is_not_changed_through_the_process_that_runs_it() {
+    need_sandbox!();
+    // These are the users to whom the file belongs.
+    for agent in [None, Some(65534)] {
+        let lines = attack(
+            |mut task| {
+                (task.spec.user.uid, task.spec.user.gid) = (0, 0);
+                match agent {
+                    Some(agent) => task.agent_uid(agent),
+                    None => task,
+                }
+            },
+            "chmod 0 /proc/1/exe 2>/dev/null && echo changed; ls -l /proc/1/exe >/dev/null 2>&1 && echo seen; echo done",
+        );
+        assert_eq!(lines, ["done"], "{agent:?}");
+    }
+}

@@ -486,6 +486,24 @@ fn a_warm_program_has_processes_and_threads() {
 }
 
 #[test]
+fn programs_of_the_interpreters_owner_start_cold() {
+    need_sandbox!();
+    let template = template!();
+    let master = Master::start();
+    let files = [("report.py", REPORT)];
+    let mut task = template.task(&master, &files, "python3 report.py");
+    (task.spec.user.uid, task.spec.user.gid) = (0, 0);
+    task.spec.guard.homes.clear();
+    let ended = task.run();
+    assert_eq!(master.lines(), ["cold"], "{}", ended.notes());
+    assert!(
+        ended.notes().contains("belongs to the task's user"),
+        "{}",
+        ended.notes()
+    );
+}
+
+#[test]
 fn an_agent_that_is_not_root_starts_warm_too() {
     need_sandbox!();
     let Some(template) = Template::start_as(Some(UID)) else {

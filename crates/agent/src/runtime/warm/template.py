@@ -165,12 +165,17 @@ def serve(imports):
     agent = socket.socket(fileno=os.dup(0))
     set_inheritable_null(0)
     started = time.monotonic()
-    descriptors = set(open_descriptors())
+    descriptors, memory = set(open_descriptors()), shared_memory()
     try:
+        if may_change_interpreter(None) and os.geteuid() != 0:
+            raise Refused("the interpreter belongs to the user of this agent, whom tasks run as; use one of root's")
         imported = Imported(imports)
         left = sorted(describe(fd) for fd in set(open_descriptors()) - descriptors)
         if left:
             raise Refused("the imports leave files open, which tasks cannot share: " + ", ".join(left))
+        shared = sorted(shared_memory() - memory)
+        if shared:
+            raise Refused("the imports share memory, which tasks would write to: " + ", ".join(shared))
         if threading.active_count() > 1:
             raise Refused("the imports leave threads running, which tasks cannot have")
     except BaseException as error:
@@ -227,6 +232,13 @@ def open_descriptors():
             os.fstat(fd)
             found.append(fd)
     return found
+
+
+def shared_memory():
+    """The ranges of memory that are written to for all processes which have them."""
+    with open("/proc/self/maps") as file:
+        ranges = [line.split(None, 5) for line in file]
+    return {" ".join((entry[0], *entry[5:])).strip() for entry in ranges if entry[1].startswith("rw") and entry[1][3] == "s"}
 
 
 def describe(fd):
@@ -286,6 +298,13 @@ def stand_by(descriptors):
     order, descriptors = receive(control, MOST_OF_MESSAGE)
     if order is None:
         os._exit(0)
+    # From `enter` until the warm process is confined no path is opened: the files of the sandbox are the task's, even
+    # those below /proc, and this process has all rights.
+    if may_change_interpreter(order["identity"]):
+        reason = "the interpreter belongs to the task's user, who could change it through the warm process"
+        send(control, {"failed": reason})
+        os._exit(0)
+    set_oom_score(str(order["oom_score_adj"]))
     # Where the task has the same user, it could change the warm process before that is confined.
     check(prctl(PR_SET_DUMPABLE, 0), "keep others from looking at it")
     named = dict(zip(order["descriptors"], descriptors))
@@ -299,6 +318,20 @@ def stand_by(descriptors):
         start_without_frames(steps)
     # There are frames of ours below the program's, which show when it asks for its stack.
     call_in_turn(steps)
+
+
+def may_change_interpreter(identity):
+    """Whether a task of this user could change the file of the interpreter: that of a running program is reached through
+    the mounts of the host, which are not read-only as those of the sandbox."""
+    found = os.stat("/proc/self/exe")
+    if identity is None:
+        return found.st_uid == os.geteuid() or os.access("/proc/self/exe", os.W_OK, effective_ids=True)
+    groups = [identity["gid"], *identity["groups"]]
+    return bool(
+        identity["uid"] in (0, found.st_uid)
+        or (found.st_gid in groups and found.st_mode & stat.S_IWGRP)
+        or found.st_mode & stat.S_IWOTH
+    )
 
 
 def start_without_frames(steps):
@@ -385,6 +418,12 @@ def differs(name, fd):
     return (own.st_dev, own.st_ino) != (other.st_dev, other.st_ino)
 
 
+def are_same(one, other):
+    """Whether two descriptors are of the same namespace."""
+    one, other = os.fstat(one), os.fstat(other)
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
 def setns(fd, kind):
     check(libc.setns(fd, kind), "setns")
 
@@ -437,8 +476,8 @@ def watch(pid, control, own):
     poll.register(control, 0)
     poll.register(own, 0)
     while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
+        status = reap(pid)
+        if status is not None:
             with contextlib.suppress(OSError):
                 own.send(struct.pack("=i", status))
             return
@@ -447,6 +486,20 @@ def watch(pid, control, own):
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
                 poll.unregister(fd)
+
+
+def reap(pid):
+    """The status of this child, once it has ended. Others, which a program can have made children of this process, are
+    waited for as well: they would stay until this process ends."""
+    status = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            ended, found = os.waitpid(-1, os.WNOHANG)
+            if ended == pid:
+                status = found
+            elif ended == 0:
+                break
+    return status
 
 
 # The warm process, until it is confined
@@ -461,12 +514,11 @@ def confine(order, named):
     capabilities, no new privileges, filters of system calls."""
     for number, soft, hard in order["rlimits"]:
         resource.setrlimit(number, (limit_of(soft), limit_of(hard)))
-    set_oom_score(str(order["oom_score_adj"]))
     os.umask(order["umask"])
     identity = order["identity"]
     if identity is not None:
         os.setgroups(identity["groups"])
-    if "inner_user" in named and differs("user", named["inner_user"]):
+    if not are_same(named["inner_user"], named["outer_user"]):
         become_user(identity)
         identity = None
         setns(named["inner_user"], CLONE_NEWUSER)
