@@ -47,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
     rank = _rank(parsed.rank)
     if rank is None:
         parser.error(f'"{parsed.rank}" is no number and names no variable that is set to one')
+    # Before the process: others may fail because of it before this one goes on.
+    output = _Output()
     try:
         process = subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
@@ -56,7 +58,6 @@ def main(arguments: Sequence[str]) -> int:
         return code
     with _processes.forwarded_signals(process), contextlib.ExitStack() as opened:
         threads: list[threading.Thread] = []
-        output = _Output()
         for pipe, name, own in ((process.stdout, "stdout", 1), (process.stderr, "stderr", 2)):
             assert pipe is not None
             target = own if parsed.no_redirect_stdio else _target(name, own, opened)
