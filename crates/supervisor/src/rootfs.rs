@@ -7,12 +7,13 @@
 
 mod host;
 mod points;
+mod targets;
 
-use std::fs::{self, File, FileType};
+use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{
-    FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, lchown,
+    FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, lchown,
 };
 use std::path::{Component, Path, PathBuf};
 
@@ -29,9 +30,9 @@ use crate::failure::SetupError;
 use crate::report::Diagnostics;
 use crate::warm;
 use points::{
-    Mounts, bind, inside, make_directories, make_directory, make_read_only, mount_new,
-    of_descriptor, set_mount, show,
+    bind, inside, make_directory, make_read_only, mount_new, of_descriptor, set_mount, show,
 };
+use targets::{OwnMounts, Walk, mount_of, walk};
 
 /// File systems of the kernel, which programs of ours read too.
 const KERNELS: [&str; 2] = ["/proc", "/sys"];
@@ -78,11 +79,16 @@ impl RootFs<'_> {
             bind(&self.dir.join(RUN_SUBDIR), &run_dir)
         })?;
         self.place_relay(&run_dir);
+        let mut own = OwnMounts::default();
+        attempt("find its own mounts", &stage, || {
+            own = OwnMounts::at(&stage, &["/", "/dev", RUN_DIR, TMP, VAR_TMP])?;
+            Ok(())
+        })?;
         for mount in &self.spec.mounts {
-            self.mount(&stage, mount, &self.source(mount)?)?;
+            self.mount(&stage, &own, mount, &self.source(mount)?)?;
         }
         if let Some(mount) = &self.spec.user_directory {
-            self.mount(&stage, mount, &self.user_directory(mount)?)?;
+            self.mount(&stage, &own, mount, &self.user_directory(mount)?)?;
         }
         for (index, file) in self.files.iter().filter(|file| places(file)).enumerate() {
             self.place(&stage, index, file)?;
@@ -119,25 +125,24 @@ impl RootFs<'_> {
         })
     }
 
-    fn mount(&self, stage: &Path, wanted: &Mount, source: &OwnedFd) -> Result<(), SetupError> {
+    fn mount(
+        &self,
+        stage: &Path,
+        own: &OwnMounts,
+        wanted: &Mount,
+        source: &OwnedFd,
+    ) -> Result<(), SetupError> {
         let place = &wanted.container_path;
         let named = Path::new(&wanted.host_path);
         let kind = fs::metadata(of_descriptor(source.as_fd()))
             .map_err(|error| unusable(named, place, &error))?;
-        let target = without_dots(&self.work_dir.join(place));
-        if target == Path::new("/") {
-            return Err(SetupError::task(format!(
-                "could not mount {named:?} at {place:?}: that is the root of the task's file system; name a directory below it"
-            )));
-        }
-        let is_kernels = KERNELS.iter().any(|dir| target.starts_with(dir));
-        if is_kernels || target == Path::new("/dev") {
-            return Err(SetupError::task(format!(
-                "could not mount {named:?} at {place:?}: what is there is the kernel's in every sandbox; name another directory"
-            )));
-        }
+        let target = target_of(&self.work_dir.join(place)).map_err(|why| {
+            SetupError::task(format!(
+                "could not mount {named:?} at {place:?}: {why}; name another directory"
+            ))
+        })?;
         let point = self
-            .mount_point(stage, &target, kind.file_type())
+            .mount_point(stage, own, &target, kind.is_dir())
             .map_err(|error| {
                 SetupError::host(format!(
                     "could not mount {named:?} at {target:?}: that mount point does not exist on this host and could not be \
@@ -145,9 +150,12 @@ impl RootFs<'_> {
                 ))
             })?;
         attempt("mount", named, || {
-            bind(&of_descriptor(source.as_fd()), &point)?;
+            bind(
+                &of_descriptor(source.as_fd()),
+                &of_descriptor(point.at.as_fd()),
+            )?;
             if wanted.read_only {
-                make_read_only(&point)
+                make_read_only(&inside(stage, &point.reached))
             } else {
                 Ok(())
             }
@@ -262,61 +270,37 @@ impl RootFs<'_> {
         })
     }
 
-    /// The path below the stage for a path of the sandbox, created if it is in the task's own tree. Nothing is
-    /// created on
-    /// the host.
-    fn mount_point(&self, stage: &Path, target: &Path, kind: FileType) -> io::Result<PathBuf> {
-        let tasks =
-            target.starts_with(RUN_DIR) || target.starts_with(TMP) || target.starts_with(VAR_TMP);
-        let own = tasks || target.starts_with("/run") || target.starts_with("/dev");
-        // Links of the host are followed as the task will follow them, and never out of the stage.
-        let target = if own {
-            target.to_owned()
-        } else {
-            follow_links(target)
-        };
-        let point = inside(stage, &target);
-        if point
-            .symlink_metadata()
-            .is_ok_and(|found| found.is_symlink())
-        {
-            return Err(io::Error::other("it is a link"));
+    /// The place below the stage for a path of the sandbox, created if it does not exist. Nothing is created on the host.
+    fn mount_point(
+        &self,
+        stage: &Path,
+        own: &OwnMounts,
+        target: &Path,
+        is_directory: bool,
+    ) -> io::Result<Walk> {
+        let mut found = walk(stage, target)?;
+        if found.missing.is_empty() {
+            return Ok(found);
         }
-        if point.exists() {
-            return Ok(point);
+        if !own.contain(found.at.as_fd())? {
+            self.cover(stage, own, &found)?;
+            found = walk(stage, target)?;
+            if found.missing.is_empty() || !own.contain(found.at.as_fd())? {
+                return Err(io::Error::other("the directories above it have changed"));
+            }
         }
-        self.make_parent_writable(stage, &point)?;
-        let directory = if kind.is_dir() {
-            Some(point.as_path())
-        } else {
-            point.parent()
-        };
-        let owner = self.owner.filter(|_| tasks);
-        make_directories(stage, directory.unwrap_or(stage), owner)?;
-        if !kind.is_dir() {
-            File::create_new(&point)?;
-        }
-        Ok(point)
+        let is_tasks = [RUN_DIR, TMP, VAR_TMP]
+            .iter()
+            .any(|dir| target.starts_with(dir));
+        found.make(is_directory, self.owner.filter(|_| is_tasks))?;
+        Ok(found)
     }
 
-    /// Ensures that the first missing part of `point` can be created in the sandbox: replaces a directory of the
-    /// host by a
-    /// new one with the same entries.
-    fn make_parent_writable(&self, stage: &Path, point: &Path) -> io::Result<()> {
-        let Some(existing) = point.ancestors().skip(1).find(|above| above.exists()) else {
-            return Ok(());
-        };
-        let found = fs::metadata(existing)?;
-        let own = ["/", "/dev", RUN_DIR, TMP, VAR_TMP].map(|path| inside(stage, Path::new(path)));
-        let mounts = Mounts::read()?;
-        if mounts
-            .of(existing)
-            .is_some_and(|top| own.iter().any(|own| own == top))
-        {
-            return Ok(());
-        }
-        let before = open(existing, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
-        let names: Vec<_> = fs::read_dir(existing)?
+    /// Replaces a directory of the host by a new one with the same entries, in which more can be made.
+    fn cover(&self, stage: &Path, own: &OwnMounts, place: &Walk) -> io::Result<()> {
+        let before = of_descriptor(place.at.as_fd());
+        let found = fs::metadata(&before)?;
+        let names: Vec<_> = fs::read_dir(&before)?
             .take(MOST_ENTRIES + 1)
             .map(|entry| entry.map(|entry| entry.file_name()))
             .collect::<Result<_, _>>()?;
@@ -328,22 +312,49 @@ impl RootFs<'_> {
         let options = format!("size=4m,mode={:o}", found.mode() & 0o7777);
         mount_new(
             "tmpfs",
-            existing,
+            &before,
             MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
             &options,
         )?;
-        lchown(existing, Some(found.uid()), Some(found.gid())).or_else(|error| {
+        let new = walk(stage, &place.reached)?;
+        if mount_of(new.at.as_fd())? == mount_of(place.at.as_fd())? || !new.missing.is_empty() {
+            return Err(io::Error::other("the directories above it have changed"));
+        }
+        own.add(new.at.as_fd())?;
+        let covering = of_descriptor(new.at.as_fd());
+        chown(&covering, Some(found.uid()), Some(found.gid())).or_else(|error| {
             // In a user namespace most owners are not mapped; the task's own is.
             self.owner.map_or(Ok(()), |_| Err(error))
         })?;
         for name in names {
             // As in the root: an entry that cannot be bound is left out.
-            drop(show(
-                &of_descriptor(before.as_fd()).join(&name),
-                &existing.join(&name),
-            ));
+            drop(show(&before.join(&name), &covering.join(&name)));
         }
         Ok(())
+    }
+}
+
+/// The path of the sandbox that a mount of this container path covers, or why nothing may be mounted there. Links of the host
+/// are followed as the task will follow them; in the task's own directories there are none yet.
+fn target_of(path: &Path) -> Result<PathBuf, &'static str> {
+    let named = without_dots(path);
+    let is_own = [RUN_DIR, TMP, VAR_TMP, "/run", "/dev"]
+        .iter()
+        .any(|dir| named.starts_with(dir));
+    let target = if is_own {
+        named.clone()
+    } else {
+        follow_links(&named)
+    };
+    let is_kernels = KERNELS.iter().any(|dir| target.starts_with(dir));
+    if target == Path::new("/") {
+        Err("that is the root of the task's file system")
+    } else if is_kernels || target == Path::new("/dev") {
+        Err("what is there is the kernel's in every sandbox")
+    } else if target != named && target.starts_with(RUN_DIR) {
+        Err("it leads to the run directory of the task")
+    } else {
+        Ok(target)
     }
 }
 

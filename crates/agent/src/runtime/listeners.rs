@@ -248,23 +248,18 @@ fn holders_of(owner: &Owner, wanted: &BTreeSet<u64>) -> BTreeMap<u64, i32> {
     held_by(members, wanted)
 }
 
-/// The processes of a sandbox: those below its supervisor, and those in a namespace of processes that is theirs alone, whose
-/// parent is elsewhere if they were started warm.
+/// The processes of a sandbox: those below its supervisor, and those in the namespace of processes that it has made for them,
+/// whose parent is elsewhere if they were started warm.
 fn of_sandbox(supervisor: i32) -> Vec<i32> {
-    let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
-    let outside = namespace(supervisor);
+    let namespace = |pid: i32, name: &str| fs::read_link(format!("/proc/{pid}/ns/{name}")).ok();
     let mut members = below(supervisor, &procfs::parents());
-    let own: BTreeSet<_> = members
-        .iter()
-        .filter_map(|pid| namespace(*pid))
-        .filter(|found| outside.is_some() && Some(found) != outside.as_ref())
-        .collect();
-    if !own.is_empty() {
+    let own = namespace(supervisor, "pid_for_children")
+        .filter(|own| namespace(supervisor, "pid").is_some_and(|outside| outside != *own));
+    if own.is_some() {
         let known: BTreeSet<i32> = members.iter().copied().collect();
         let others = procfs::pids().into_iter();
         let others = others.filter(|pid| !known.contains(pid));
-        members
-            .extend(others.filter(|pid| namespace(*pid).is_some_and(|found| own.contains(&found))));
+        members.extend(others.filter(|pid| namespace(*pid, "pid") == own));
     }
     members
 }

@@ -768,10 +768,9 @@ async fn a_running_service_keeps_its_slots_whatever_its_priority_becomes() {
     let made = ada.post("/api/v1/shells", body).await.ok();
     let shell = made["shell"]["id"].as_str().unwrap().to_owned();
     let spec = started(&mut agent).await;
+    let shown = format!("/api/v1/shells/{shell}");
     let runs = |answer: &Value| answer["shell"]["state"] == "STATE_RUNNING";
-    cluster
-        .until(&ada, &format!("/api/v1/shells/{shell}"), runs)
-        .await;
+    cluster.until(&ada, &shown, runs).await;
     // More important work waits beside it.
     let urgent = launch(&ada, json!({"resources": {"slots": 1, "priority": 1}})).await;
     let why = format!("/api/v1/job-queues/{urgent}/why");

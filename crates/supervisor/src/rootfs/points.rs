@@ -126,13 +126,6 @@ impl Mounts {
         Self(mounts.collect())
     }
 
-    /// The mount point of the file system that this path, one without links, is on.
-    pub(super) fn of(&self, path: &Path) -> Option<&Path> {
-        path.ancestors()
-            .find_map(|above| self.0.get_key_value(above))
-            .map(|(point, _)| point.as_path())
-    }
-
     /// Makes everything that is mounted at or below `top` read-only.
     pub(super) fn make_read_only(&self, top: &Path) -> io::Result<()> {
         for (point, flags) in self.0.iter().filter(|(point, _)| point.starts_with(top)) {

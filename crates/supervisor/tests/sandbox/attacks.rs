@@ -287,3 +287,63 @@ fn the_supervisors_file_is_not_changed_through_the_process_that_runs_it() {
         assert_eq!(lines, ["done"], "{agent:?}");
     }
 }
+
+#[test]
+fn no_mount_point_is_made_through_a_link_or_on_the_host() {
+    need_sandbox!();
+    let host = tempfile::tempdir_in("/srv").unwrap();
+    let (mine, victim, data) = (
+        host.path().join("mine"),
+        host.path().join("victim"),
+        host.path().join("data"),
+    );
+    for directory in [&mine, &victim, &data] {
+        fs::create_dir(directory).unwrap();
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(host.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink(&victim, mine.join("out")).unwrap();
+    symlink("..", mine.join("up")).unwrap();
+    symlink("/proc", mine.join("kernel")).unwrap();
+    let file = data.join("file");
+    fs::write(&file, "").unwrap();
+    let outside = victim.display().to_string();
+    let kernel = mine.join("kernel").display().to_string();
+    for (source, place) in [
+        (&data, "/tmp/out/new"),
+        (&file, "/tmp/out/file"),
+        (&data, "/tmp/up/proc"),
+        (&data, "/tmp/up/run/determined/info"),
+        (&data, "/dev/fd/3/new"),
+        (&data, kernel.as_str()),
+    ] {
+        let task = Task::shell(&Master::start(), "true")
+            .mount(&mine, "/tmp", false)
+            .mount(source, place, true);
+        match task.run().exit() {
+            ContainerExit::SetupFailed { message, .. } | ContainerExit::StartFailed { message } => {
+                assert!(
+                    message.contains("is a link") || message.contains("is the kernel's"),
+                    "{place}: {message}"
+                );
+            }
+            other => panic!("{place}: {other:?}"),
+        }
+    }
+    assert_eq!(fs::read_dir(&victim).unwrap().count(), 0, "{outside}");
+    // What is below a directory of the host is made in the sandbox alone.
+    let lines = attack(
+        |task| {
+            task.mount(&mine, "/tmp", false)
+                .mount(&data, "/tmp/new/below", true)
+        },
+        "ls /tmp/new/below; ls -d /tmp/out",
+    );
+    assert_eq!(lines, ["file", "/tmp/out"]);
+    let mut left: Vec<_> = fs::read_dir(&mine)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["kernel", "out", "up"]);
+}

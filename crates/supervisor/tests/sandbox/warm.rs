@@ -250,13 +250,20 @@ fn the_first_program_has_modules_that_another_process_imported() {
 fn nothing_but_that_differs_from_a_cold_start() {
     need_sandbox!();
     let template = template!();
-    let script = "umask 027; ulimit -n 200; export FOO=bar; trap '' USR1; python3 CALL";
+    let script = "export DET_DEBUG=true; umask 027; ulimit -n 512; export FOO=bar; trap '' USR1; python3 CALL";
     for call in ["probe.py", "-u probe.py", "-m probe", "./sub/../probe.py"] {
         let files = [("probe.py", PROBE), ("sub/x", ""), ("report.py", REPORT)];
         let both = ["warm.json", "cold.json"]
             .map(|file| script.replace("CALL", &format!("{call} {file} 'a b'")));
         let (ended, lines) = template.run(&files, &format!("({}); ({})", both[0], both[1]));
+        let cold_starts = lines.iter().filter(|line| line.contains("starts cold"));
+        assert_eq!(cold_starts.count(), 1, "{call}: {lines:?}");
         let (mut warm, mut cold) = (seen(&ended, "warm.json"), seen(&ended, "cold.json"));
+        if call.starts_with("-m") {
+            // Below those of a module there is one of ours, as docs/configuration.md has it.
+            let frames = warm["frames"].as_array_mut().unwrap();
+            assert_eq!(frames.pop().unwrap()[1], "run_module", "{frames:?}");
+        }
         for (seen, name) in [(&mut warm, "warm.json"), (&mut cold, "cold.json")] {
             let text = seen.to_string().replace(name, "FILE");
             *seen = serde_json::from_str(&text).unwrap();

@@ -328,8 +328,6 @@ def show(argv, env):
 def absolute(script):
     if script.startswith(b"/"):
         return script
-    if script.startswith(b"./"):
-        script = script[2:]
     return os.getcwdb() + b"/" + script
 
 

@@ -235,10 +235,17 @@ def open_descriptors():
 
 
 def shared_memory():
-    """The ranges of memory that are written to for all processes which have them."""
-    with open("/proc/self/maps") as file:
-        ranges = [line.split(None, 5) for line in file]
-    return {" ".join((entry[0], *entry[5:])).strip() for entry in ranges if entry[1].startswith("rw") and entry[1][3] == "s"}
+    """The ranges of memory that are, or can be made, writable for all processes which have them."""
+    found, entry = set(), []
+    with open("/proc/self/smaps") as file:
+        for line in file:
+            name, *values = line.split()
+            if name == "VmFlags:":
+                if "sh" in values and "mw" in values:
+                    found.add(" ".join((entry[0], *entry[5:])))
+            elif not name.endswith(":"):
+                entry = [name, *values]
+    return found
 
 
 def describe(fd):
@@ -326,11 +333,10 @@ def may_change_interpreter(identity):
     found = os.stat("/proc/self/exe")
     if identity is None:
         return found.st_uid == os.geteuid() or os.access("/proc/self/exe", os.W_OK, effective_ids=True)
-    groups = [identity["gid"], *identity["groups"]]
     return bool(
         identity["uid"] in (0, found.st_uid)
-        or (found.st_gid in groups and found.st_mode & stat.S_IWGRP)
-        or found.st_mode & stat.S_IWOTH
+        # Where others may write by an access control list, its mask shows as what the group may.
+        or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     )
 
 
@@ -472,7 +478,8 @@ def watch(pid, control, own):
     patience = 50
     with contextlib.suppress(OSError, AttributeError):
         poll.register(os.pidfd_open(pid), select.POLLIN)
-        patience = None
+        # Of other children nothing wakes it.
+        patience = 1000
     poll.register(control, 0)
     poll.register(own, 0)
     while True:
