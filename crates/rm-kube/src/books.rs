@@ -465,7 +465,7 @@ impl Books {
         }
     }
 
-    /// Forgets a pod that is gone, and gives what was known of it; `None` = nothing was.
+    /// Removes a pod that is gone, and gives what was known of it; `None` = nothing was.
     pub(crate) fn drop_pod(&mut self, name: &ObjectKey) -> Option<Pod> {
         let pod = self.pods.remove(name)?;
         if let Some((job, _)) = &pod.job {

@@ -66,7 +66,7 @@ impl ListeningPorts {
 
     fn add(&self, port: (ContainerId, u16)) {
         let mut ports = self.ports();
-        // What is forgotten costs a wait.
+        // What is evicted costs a wait.
         if ports.len() >= REMEMBERED {
             ports.clear();
         }

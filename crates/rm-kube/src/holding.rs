@@ -56,7 +56,7 @@ impl Holds {
         }
     }
 
-    /// Forgets a node that is gone.
+    /// Removes a node that is gone.
     pub(crate) fn forget(&mut self, node: &str) {
         self.0.remove(node);
     }
