@@ -48,8 +48,8 @@ CREATE TABLE sessions (
 );
 CREATE INDEX sessions_by_user ON sessions (user_id);
 
--- What is queued: one row for each experiment (later also for each interactive task).
--- position null = natural order by submission; set by a move, also of another job that needed room (then not moved).
+-- What is queued: one row for each experiment, and for each task that belongs to none.
+-- position null = order of submission; set by a move, also of a neighbour. moved = this job was moved, not only a neighbour.
 CREATE TABLE jobs (
     id TEXT PRIMARY KEY,
     kind TEXT NOT NULL,
@@ -64,11 +64,10 @@ CREATE TABLE jobs (
     submitted_at BIGINT NOT NULL
 );
 
--- config = effective configuration as JSON; original_config = the text as submitted; machine = the life cycle's state
--- with its data as JSON, of which state is the name that is filtered on. The counters and best_* are kept in step with
--- the trials in the same transactions, resource_pool with the job. *_folded = in lower case, for searching.
--- revision grows with every change of any of these rows: who knows one reads only what is newer. Rows are short, so that
--- all of them are read quickly: what is long has a table of its own.
+-- machine = the life cycle's state with its data as JSON, of which state is the name that is filtered on. The counters
+-- and best_* are updated with the trials in the same transactions, resource_pool with the job. *_folded = in lower case,
+-- for searching. revision grows with every change of any of these rows: a reader that has one reads only what is newer.
+-- Rows are short, so that all of them are read quickly: long values have a table of their own.
 CREATE TABLE experiments (
     id {PK},
     job_id TEXT NOT NULL REFERENCES jobs (id),
@@ -231,7 +230,6 @@ CREATE TABLE queue_days (
 );
 
 -- One container of an allocation. desired: run, stop, kill. observed = last report of the agent as JSON.
--- forgotten = the agent may remove everything of it.
 CREATE TABLE containers (
     id TEXT PRIMARY KEY,
     allocation_id TEXT NOT NULL REFERENCES allocations (id),
@@ -295,7 +293,7 @@ CREATE TABLE metric_journal (
     data {BLOB} NOT NULL
 );
 
--- Metric reports of one trial, group and run, in order of arrival. archived = outdated by a newer run.
+-- Metric reports of one trial, group and run, in order of arrival.
 CREATE TABLE metric_chunks (
     id {PK},
     trial_id BIGINT NOT NULL,

@@ -18,8 +18,15 @@ use crate::{Conn, StoreError};
 const SCHEMA_VERSIONS: &str = "CREATE TABLE IF NOT EXISTS schema_versions (\
      version BIGINT PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at BIGINT NOT NULL)";
 
-/// All migrations, oldest first. Never change one that has been released, not even a comment in it, since databases
-/// remember its checksum: add another. What columns mean is in `docs/contract/database.md`.
+/// Checksums of migrations, by version, before a comment in them was corrected: databases remember them.
+const FORMER_CHECKSUMS: &[(i64, &str)] = &[(
+    1,
+    "31a3d19c7d532ccb3fe9d89fe5520e2d94dc049ae005ce7330d91c836206a90f",
+)];
+
+/// All migrations, oldest first. Never change one that has been released, since databases remember its checksum: add
+/// another. Only a wrong comment is corrected, and the checksum before goes to [`FORMER_CHECKSUMS`]. What columns mean is in
+/// `docs/contract/database.md`.
 const MIGRATIONS: &[Migration] = &[
     Migration {
         version: 1,
@@ -223,6 +230,11 @@ impl Migration {
     fn checksum(&self) -> String {
         hex::encode(Sha256::digest(self.text))
     }
+
+    /// Whether its text, or an earlier one with other comments, has this checksum.
+    fn had(&self, checksum: &str) -> bool {
+        checksum == self.checksum() || FORMER_CHECKSUMS.contains(&(self.version, checksum))
+    }
 }
 
 /// Brings the database up to date. The caller holds the lock that keeps other masters out.
@@ -245,7 +257,7 @@ pub(crate) async fn run(conn: &mut Conn<'_>) -> Result<(), StoreError> {
         let found = done
             .iter()
             .find(|(version, _)| *version == migration.version);
-        if found.is_some_and(|(_, checksum)| *checksum != migration.checksum()) {
+        if found.is_some_and(|(_, checksum)| !migration.had(checksum)) {
             return Err(MigrateError::Changed {
                 version: migration.version,
             }

@@ -246,6 +246,7 @@ suite! {
         an_empty_database_gets_the_whole_schema,
         a_second_master_is_kept_out_until_the_first_lets_go,
         a_restarted_master_sees_everything_that_was_acknowledged,
+        a_store_made_before_a_comment_was_corrected_opens_and_a_changed_schema_does_not,
         a_closed_store_refuses_further_work;
     writing:
         a_refused_change_leaves_nothing_and_its_neighbours_stay,

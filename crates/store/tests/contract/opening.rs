@@ -55,6 +55,27 @@ pub(crate) async fn a_restarted_master_sees_everything_that_was_acknowledged(wor
     world.store.close().await;
 }
 
+pub(crate) async fn a_store_made_before_a_comment_was_corrected_opens_and_a_changed_schema_does_not(
+    world: &World,
+) {
+    let remember = |checksum: &str| {
+        format!("UPDATE schema_versions SET checksum = '{checksum}' WHERE version = 1;")
+    };
+    let owner = stored_user(world, "ada").await;
+    let before_correction = "31a3d19c7d532ccb3fe9d89fe5520e2d94dc049ae005ce7330d91c836206a90f";
+    world.older(&remember(before_correction)).await;
+    let reopened = world.reopened().await;
+    assert_eq!(
+        read!(reopened, conn => users::list(conn).await)[0].id,
+        owner
+    );
+    reopened.older(&remember(&"0".repeat(64))).await;
+    let Err(error) = Store::open(&world.url).await else {
+        panic!("a schema that this program does not know was opened");
+    };
+    assert!(error.to_string().contains("schema version 1 "), "{error}");
+}
+
 pub(crate) async fn a_closed_store_refuses_further_work(world: &World) {
     world.store.close().await;
     let write = world
