@@ -113,7 +113,8 @@ fn main() -> ExitCode {
         ["check", dir] => sandbox::check(Path::new(dir), start),
         [PLACE, "--from", from, "--to", to] => place::run(Path::new(from), Path::new(to)),
         // Only `sandbox` and `check` call these.
-        ["inside", arguments @ ..] => sandbox::inside(arguments),
+        [sandbox::ENTER, arguments @ ..] => sandbox::enter(arguments),
+        [sandbox::INSIDE, arguments @ ..] => sandbox::inside(arguments),
         ["probes"] => isolation::answer_questions(),
         // Only `run` calls this, as the entrypoint of a shell.
         [ssh_server::SUBCOMMAND, port, address] => ssh_server::serve(port, address),

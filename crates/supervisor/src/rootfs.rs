@@ -24,6 +24,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::stat::Mode;
+use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Gid, Uid, chdir, chroot, pivot_root, setfsgid, setfsuid};
 
 use crate::failure::SetupError;
@@ -42,6 +43,26 @@ const VAR_TMP: &str = "/var/tmp";
 const OLD_ROOT: &str = ".host";
 /// The most entries of a host directory that are bound one by one, so that a mount point can be added to the directory.
 const MOST_ENTRIES: usize = 2000;
+
+/// The file of the program that this process executes, by the mount from which it was executed.
+const OWN_EXECUTABLE: &str = "/proc/self/exe";
+
+/// Separates the mounts of this process from all others, and mounts the file of its program over itself, read-only. Returns its
+/// path: executed from there, the file cannot be changed through the process, whoever owns it.
+pub(crate) fn cover_executable() -> io::Result<PathBuf> {
+    set_mount("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
+    let path = fs::read_link(OWN_EXECUTABLE)?;
+    bind(&path, &path)?;
+    make_read_only(&path)?;
+    let (own, covered) = (fs::metadata(OWN_EXECUTABLE)?, fs::metadata(&path)?);
+    if (own.dev(), own.ino()) != (covered.dev(), covered.ino()) {
+        return Err(io::Error::other(format!("{path:?} is another file now")));
+    }
+    if !statvfs(&path)?.flags().contains(FsFlags::ST_RDONLY) {
+        return Err(io::Error::other(format!("{path:?} can still be written")));
+    }
+    Ok(path)
+}
 
 /// Whether the sandbox must create this file, because the task's user may not, or would write to the host.
 pub(crate) fn places(file: &TaskFile) -> bool {
@@ -64,13 +85,10 @@ pub(crate) struct RootFs<'a> {
 }
 
 impl RootFs<'_> {
-    /// Builds it and makes it the root of this process and the processes it starts.
+    /// Builds it and makes it the root of this process and the processes it starts. The mounts are this process's own.
     pub(crate) fn enter(&self) -> Result<(), SetupError> {
         let stage = self.dir.join("root");
         self.give_run_dir_to_task()?;
-        attempt("make mounts private", &stage, || {
-            set_mount("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)
-        })?;
         attempt("create the new root", &stage, || make_stage(&stage))?;
         self.show_host(&stage)?;
         let run_dir = inside(&stage, Path::new(RUN_DIR));
@@ -103,7 +121,7 @@ impl RootFs<'_> {
         };
         let placed = warm::place_relay(&dir, warm, |point| {
             // By its path: what is behind the link of the process itself belongs to the host's mounts.
-            bind(&fs::read_link("/proc/self/exe")?, point)?;
+            bind(&fs::read_link(OWN_EXECUTABLE)?, point)?;
             make_read_only(point)
         });
         if let Err(error) = placed {

@@ -1,16 +1,18 @@
 //! `det-supervisor sandbox`: a container made of namespaces.
 //!
 //! Two processes. The one *outside* is a child of the agent: it creates the namespaces, starts the other, forwards
-//! signals, and waits. The one *inside* is the first process of the process namespace: it builds the file system,
-//! changes to the task's user and continues like `det-supervisor run`. If either dies, everything inside ends.
+//! signals, and waits. The one *inside* is the first process of the process namespace: it executes its program again from
+//! a read-only mount, so that no process of the task gets a path by which it could change the program's file. Then it
+//! builds the file system, changes to the task's user and continues like `det-supervisor run`. If either dies, everything
+//! inside ends.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 
 use det_taskspec::sandbox::{RUN_SUBDIR, SANDBOX_FILE, SANDBOX_LOG_FILE, SandboxSpec, Stages};
@@ -32,7 +34,7 @@ use crate::confine;
 use crate::failure::SetupError;
 use crate::isolation;
 use crate::report::{self, Diagnostics};
-use crate::rootfs::RootFs;
+use crate::rootfs::{self, RootFs};
 use crate::run::{self, ProcessContext};
 use crate::signals;
 use crate::warm::Standby;
@@ -218,7 +220,7 @@ fn start_inside(
         .open(dir.join(SANDBOX_LOG_FILE))
         .map_err(failed)?;
     Command::new("/proc/self/exe")
-        .args(["inside", purpose, rights.name(), &start.to_string()])
+        .args([ENTER, purpose, rights.name(), &start.to_string()])
         .arg(dir)
         .env_clear()
         .current_dir("/")
@@ -273,6 +275,10 @@ fn last_words(child: &mut Child, mut words: Vec<u8>) -> Option<ContainerExit> {
     serde_json::from_slice(&words).ok()
 }
 
+/// Subcommand of the process that is started in the new namespaces.
+pub(crate) const ENTER: &str = "enter";
+/// Subcommand as which that process goes on, from its read-only file.
+pub(crate) const INSIDE: &str = "inside";
 /// Purposes of the process inside.
 const TASK: &str = "task";
 const CHECK: &str = "check";
@@ -301,7 +307,46 @@ pub(crate) fn check(dir: &Path, start: i64) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// What the process does that is started in the new namespaces: builds the sandbox and goes on in it.
+/// What the process does that is started in the new namespaces: makes its mounts its own, and becomes [`inside`]. Returns only
+/// where that fails.
+pub(crate) fn enter(arguments: &[&str]) -> ExitCode {
+    let error = read_only_executable().map(|own| {
+        let error = Command::new(&own).arg(INSIDE).args(arguments).exec();
+        SetupError::host(format!(
+            "cannot build a sandbox: could not execute the supervisor {own:?} from a read-only mount: {error}"
+        ))
+    });
+    refused(error.unwrap_or_else(|error| error))
+}
+
+/// Makes a mount namespace in which the file of this program is read-only, and returns the path of the file.
+fn read_only_executable() -> Result<PathBuf, SetupError> {
+    die_with_parent()?;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|error| {
+        SetupError::host(format!(
+            "cannot build a sandbox: this host refuses a mount namespace: {error}"
+        ))
+    })?;
+    let own = rootfs::cover_executable().map_err(|error| {
+        SetupError::host(format!(
+            "cannot build a sandbox: could not make the supervisor's own file read-only: {error}; if it has just been \
+             replaced by another version, this passes, else check that the agent starts it by its path on this host"
+        ))
+    })?;
+    Ok(own)
+}
+
+/// Reports why there is no sandbox.
+fn refused(error: SetupError) -> ExitCode {
+    let exit = error.into_exit();
+    let status = report::exit_status(&exit);
+    let words = serde_json::to_vec(&exit).unwrap_or_default();
+    // A failure is ignored: the reader has ended.
+    drop(io::stdout().write_all(&words));
+    ExitCode::from(status)
+}
+
+/// Builds the sandbox and goes on in it.
 pub(crate) fn inside(arguments: &[&str]) -> ExitCode {
     let built = match arguments {
         [purpose, arguments @ ..] => {
@@ -317,14 +362,7 @@ pub(crate) fn inside(arguments: &[&str]) -> ExitCode {
             drop(words.write_all(&[BUILT]).and_then(|()| words.flush()));
             run::run(surroundings)
         }
-        Err(error) => {
-            let exit = error.into_exit();
-            let status = report::exit_status(&exit);
-            let words = serde_json::to_vec(&exit).unwrap_or_default();
-            // A failure is ignored: the reader has ended.
-            drop(io::stdout().write_all(&words));
-            ExitCode::from(status)
-        }
+        Err(error) => refused(error),
     }
 }
 
@@ -336,12 +374,6 @@ fn build(arguments: &[&str]) -> Result<ProcessContext, SetupError> {
         .into_iter()
         .find(|known| known.name() == rights)
         .ok_or_else(|| SetupError::host("`inside` is for the supervisor's own use"))?;
-    die_with_parent()?;
-    unshare(CloneFlags::CLONE_NEWNS).map_err(|error| {
-        SetupError::host(format!(
-            "cannot build a sandbox: this host refuses a mount namespace: {error}"
-        ))
-    })?;
     let dir = Path::new(dir);
     let notes = Diagnostics::to_file(&dir.join(SANDBOX_LOG_FILE));
     let spec: SandboxSpec = read_json(&dir.join(SANDBOX_FILE))?;

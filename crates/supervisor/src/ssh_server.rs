@@ -44,7 +44,8 @@ pub(crate) fn command(port: u16, only_here: bool) -> io::Result<Vec<OsString>> {
 }
 
 /// A path by which the processes of the task can start this executable: its own path is hidden from them. The descriptor is
-/// inherited and stays open as long as this process.
+/// inherited and stays open as long as this process. It does not give them the right to change the file: this process was
+/// executed from a read-only mount, by [`crate::sandbox`] or by an engine.
 pub(crate) fn own_executable() -> io::Result<OsString> {
     let opened = open(
         "/proc/self/exe",

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 
-use det_taskspec::ContainerExit;
 use det_taskspec::sandbox::Isolation;
+use det_taskspec::{ContainerExit, Entrypoint};
 
 use crate::exited;
 use crate::support::{self, Master, Task, need_sandbox};
@@ -285,6 +285,36 @@ fn the_supervisors_file_is_not_changed_through_the_process_that_runs_it() {
             "chmod 0 /proc/1/exe 2>/dev/null && echo changed; ls -l /proc/1/exe >/dev/null 2>&1 && echo seen; echo done",
         );
         assert_eq!(lines, ["done"], "{agent:?}");
+    }
+}
+
+/// Startup hooks inherit a descriptor of it, by which the entrypoint of a shell starts.
+#[test]
+fn the_supervisors_file_is_not_changed_through_a_descriptor() {
+    need_sandbox!();
+    // These are the users to whom the file belongs.
+    for agent in [None, Some(65534)] {
+        let master = Master::start();
+        let mut task = Task::shell(&master, "");
+        (task.spec.user.uid, task.spec.user.gid) = (0, 0);
+        if let Some(agent) = agent {
+            task = task.agent_uid(agent);
+        }
+        task.script.entrypoint = Entrypoint::SshServer { port: 1 };
+        task.script.pool_startup_hook = Some(
+            "for fd in /proc/$$/fd/*; do if test -f $fd && test -x $fd; then\n\
+             echo found; chmod 0700 $fd 2>&1 | grep -o 'Read-only file system';\n\
+             fi; done; exit 9"
+                .into(),
+        );
+        let ended = task.run();
+        let lines = master.lines();
+        assert_eq!(
+            lines.get(..2),
+            Some(&["found".to_owned(), "Read-only file system".to_owned()][..]),
+            "{agent:?}: {lines:?} {}",
+            ended.notes()
+        );
     }
 }
 

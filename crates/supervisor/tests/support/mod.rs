@@ -330,10 +330,11 @@ impl Task {
         self
     }
 
-    /// Has the supervisor started by a user who is not root.
+    /// Has the supervisor, a file of that user's, started by a user who is not root.
     pub(crate) fn agent_uid(mut self, uid: u32) -> Self {
         let path = self.dir.path().join("det-supervisor");
         fs::copy(&self.supervisor, &path).unwrap();
+        std::os::unix::fs::chown(&path, Some(uid), Some(uid)).unwrap();
         self.supervisor = path;
         self.agent = Some(uid);
         self
