@@ -194,7 +194,7 @@ keys! {
     without field {
         /// The file that this was read from.
         config_file = Kind::Text, built_in(EMPTY);
-        /// Fluent Bit, the log shipper of agents before version 0.24.1.
+        /// Fluent Bit, the log shipper of agents before version 0.25.1.
         fluent = Kind::Any, warn("is ignored; agents ship logs themselves");
         /// Label of the agent, before version 0.20.
         label = Kind::Any, warn("is ignored; use \"resource_pool\"");

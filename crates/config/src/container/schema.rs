@@ -89,7 +89,7 @@ keys! {
         /// Ports of the chief container that are reachable through the master.
         proxy_ports: Vec<ProxyPort> = Kind::List(&Kind::Section(&PROXY_PORT)),
             or("[]"), merged(Merge::NewBy("proxy_port"));
-        /// Ports of the container by name, for information only; `proxy_ports` makes ports reachable.
+        /// Ports of the container by name, published on 127.0.0.1 of its host or declared in its pod; the master reaches those of `proxy_ports` alone.
         ports: BTreeMap<String, u16> = Kind::Map(&PORT), or("{}");
         /// Pull the image even when it is present.
         force_pull_image: bool = Kind::Bool, or("false");
@@ -97,7 +97,7 @@ keys! {
         registry_auth: Option<RegistryAuth> = Kind::Section(&REGISTRY_AUTH), merged(Merge::Replace);
         /// Linux capabilities, such as `SYS_PTRACE`, that containers get beside the engine's default ones.
         add_capabilities: Vec<String> = CAPABILITIES, or("[]"), merged(Merge::Set);
-        /// Linux capabilities, such as `NET_RAW`, that are taken from the engine's default ones.
+        /// Linux capabilities, such as `NET_RAW`, that containers do not get, also where the engine gives them by default or they are added; `ALL` = all but the added ones.
         drop_capabilities: Vec<String> = CAPABILITIES, or("[]"), merged(Merge::Set);
         /// Customisation of the task's Kubernetes pods.
         pod_spec: Option<Value> = Kind::Special(&POD), merged(Merge::Pod);
@@ -663,7 +663,7 @@ keys! {
         environment_variables: PerDevice<Vec<String>> = Kind::Special(&VARIABLES), merged(Merge::VariablesByDevice);
         /// Linux capabilities, such as `SYS_PTRACE`, that containers get beside the engine's default ones.
         add_capabilities: Vec<String> = CAPABILITIES, merged(Merge::Set);
-        /// Linux capabilities, such as `NET_RAW`, that are taken from the engine's default ones.
+        /// Linux capabilities, such as `NET_RAW`, that containers do not get, also where the engine gives them by default or they are added; `ALL` = all but the added ones.
         drop_capabilities: Vec<String> = CAPABILITIES, merged(Merge::Set);
         /// Devices of the host that containers may use.
         devices: Vec<DeviceMapping> = DEVICES, merged(Merge::NewBy("container_path"));

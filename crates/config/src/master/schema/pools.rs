@@ -50,7 +50,7 @@ keys! {
         autoscaling: Option<Autoscaling> = Kind::Section(&AUTOSCALING);
     }
     without field {
-        /// Whether agents find their tasks again, before version 0.21.
+        /// Whether agents find their tasks again, before version 0.20.0.
         agent_reattach_enabled = Kind::Any, warn("is ignored; agents always find their tasks again");
         /// Limit of slots in the pool, in old versions.
         max_slots = Kind::Any,
