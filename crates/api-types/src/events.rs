@@ -12,15 +12,15 @@ use crate::wire::{Int64, Object, Timestamp};
 pub struct Event {
     /// Place in the order, counted from 1 without repeats.
     pub id: Int64,
-    /// When the change was committed to the database.
+    /// When the change was recorded, within the transaction that made it.
     pub time: Timestamp,
-    /// Who or what caused it: `user:3`, `master`, `agent:a`.
+    /// Who or what caused it: `user:NAME`, `task:ID`, `agent:ID`, `signal:NAME` or `master`.
     pub actor: String,
     /// Kind of the thing that changed: `experiment`, `trial`, `allocation`.
     pub subject_kind: String,
     /// Id of that thing, as text: the number of an experiment or trial, the id of an allocation.
     pub subject_id: String,
-    /// What happened, a word for programs: `created`, `state_changed`.
+    /// What happened, a word for programs: `created`, `state`.
     pub kind: String,
     /// State before; `None` = it did not exist or has no state.
     pub from: Option<String>,
@@ -41,7 +41,7 @@ pub struct GetEventsQuery {
     pub after: i64,
     /// Events at most; 0 = 100.
     pub limit: i64,
-    /// Direction of the order: ascending gives the oldest events first.
+    /// Ascending or not given: events come oldest first, and a descending order is refused.
     pub order_by: OrderBy,
     /// Only things of this kind; empty = all.
     pub subject_kind: String,
