@@ -72,7 +72,7 @@ macro_rules! launched {
             pub id: TaskId,
             /// The name that its owner gave it, or one that was generated.
             pub description: String,
-            /// State of the task: that of its live allocation, or terminated once it has ended.
+            /// State of the task: that of its live allocation, queued without one, or terminated once it has ended.
             pub state: TaskState,
             /// When it was launched.
             pub start_time: Timestamp,

@@ -193,7 +193,7 @@ pub struct GetMasterMemoryResponse {
 pub struct MemoryBudget {
     /// Its name, as in `docs/memory.md`.
     pub name: String,
-    /// Bytes of the budget that requests hold now.
+    /// Bytes of the budget that are reserved now, by requests, answers or streams.
     pub used_bytes: i64,
     /// Most bytes that were in use at once since the master started.
     pub peak_bytes: i64,
@@ -280,11 +280,11 @@ pub struct InfoSsoProvider {
     pub always_redirect: bool,
 }
 
-/// Answer of `GET /health`; status 503 when a part is down. Snake case names.
+/// Answer of `GET /health`; status 503 when `status` is `down`. Snake case names.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct HealthCheck {
-    /// `up` where every part is up.
+    /// `up` where the database and all background work are up; resource managers do not count.
     pub status: HealthStatus,
     /// The connection to the database.
     pub database: HealthStatus,

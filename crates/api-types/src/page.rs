@@ -23,7 +23,7 @@ wire_enum! {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pagination {
-    /// Elements to skip that the request asked for, as it gave them; negative counts from the end.
+    /// Elements to skip that the request asked for, as it gave them.
     pub offset: i64,
     /// Most elements of a page that the request asked for, as it gave them.
     pub limit: i64,

@@ -88,7 +88,7 @@ pub struct ResourcePool {
     pub slot_type: DeviceType,
     /// The most containers without slots.
     pub aux_container_capacity: i64,
-    /// Containers without slots that run now.
+    /// Live containers without slots, those included that are being started.
     pub aux_containers_running: i64,
     /// Whether tasks with slots go here by default; exactly one pool must have it.
     pub default_compute_pool: bool,
@@ -260,7 +260,7 @@ pub struct ResourcePoolPrioritySchedulerDetail {
     pub preemption: bool,
     /// Priority of those who ask for none.
     pub default_priority: i64,
-    /// Priority classes of Kubernetes; always empty, since this master makes no use of them.
+    /// Priority classes of Kubernetes; always empty: this master does not list those that it uses.
     pub k8_priorities: Vec<K8PriorityClass>,
 }
 

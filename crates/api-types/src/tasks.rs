@@ -65,7 +65,7 @@ wire_enum! {
         Unspecified = 0 => "UNSPECIFIED",
         /// It runs, or waits for slots to run.
         Active = 1 => "ACTIVE",
-        /// Ended before its time, because a user killed it.
+        /// Ended before its time, as when a user killed it.
         Canceled = 2 => "CANCELED",
         /// Ended by itself, with exit code 0.
         Completed = 3 => "COMPLETED",
