@@ -20,7 +20,7 @@ const MIB: usize = 1 << 20;
 /// without a token share one account.
 pub type Account = Option<UserId>;
 
-/// How much memory one budget gives out, and to whom.
+/// How many bytes, of memory or of files, one budget gives out: to all together, and to each user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Name in answers and documents.

@@ -42,7 +42,7 @@ pub enum ErrorKind {
     Misdirected,
     /// 429: too many of them at once.
     TooMany,
-    /// 413: the request is too large.
+    /// 413: the request, or what it asks for, is too large.
     TooLarge,
     /// 415: the answer does not exist in the form that was asked for.
     UnsupportedMedia,

@@ -26,7 +26,7 @@ pub struct AllGathers {
     exchanges: Arc<Mutex<HashMap<AllocationId, Vec<Exchange>>>>,
 }
 
-/// One exchange of an allocation, which is over once all members have the answer.
+/// One exchange of an allocation, which is over once all members have given; the answer is kept for repeated calls.
 #[derive(Default)]
 struct Exchange {
     /// What members gave, by the id of each call; empty texts once the answer is made.

@@ -85,7 +85,7 @@ pub struct CheckpointReport {
     pub task_id: TaskId,
     /// Attempt that wrote it; `None` = the one that reports.
     pub allocation_id: Option<AllocationId>,
-    /// Metadata of the task; `steps_completed` is among them.
+    /// What the task noted of the checkpoint; `steps_completed` is among it.
     pub metadata: Map<String, Value>,
     /// Path to bytes; directories end in `/`.
     pub resources: BTreeMap<String, i64>,

@@ -29,7 +29,7 @@ pub struct Failure {
     pub reason: String,
     /// The attempt that failed; `None` = none is known.
     pub allocation_id: Option<AllocationId>,
-    /// When that attempt ended, microseconds; `None` = not known.
+    /// When that attempt ended, or the trial where no attempt is known, microseconds; `None` = not known.
     pub ended_at: Option<i64>,
     /// The last lines of its code, shortened; of a gang those of the rank that failed first.
     pub last_lines: Vec<String>,

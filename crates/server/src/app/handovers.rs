@@ -45,7 +45,7 @@ pub(crate) struct Departure<'a> {
     pub(crate) services: &'a str,
     /// Where the browser has come to; `None` = it named nothing that it could be led back to.
     pub(crate) api: Option<ApiName>,
-    /// Token of the session that the browser is logged in with; `None` = it is not.
+    /// Token of a session that the request has, valid or not; `None` = it has none.
     pub(crate) token: Option<&'a str>,
     /// Hash of the mark that it was given.
     pub(crate) mark: Option<String>,

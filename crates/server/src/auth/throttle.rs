@@ -64,7 +64,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// The origin of an attempt to log in: the name it gives, and the address of its connection.
+    /// The origin of an attempt to log in: the name it gives, and the network of the address of its connection.
     pub(super) fn new(username: &str, address: IpAddr) -> Self {
         let mut name = [0; 16];
         name.copy_from_slice(&Sha256::digest(username.as_bytes())[..16]);

@@ -52,7 +52,7 @@ pub(crate) fn show_all(trials: Vec<TrialWithParts>) -> AppResult<Vec<Trial>> {
     Ok(trials.into_iter().map(show).collect::<Result<_, _>>()?)
 }
 
-/// A trial with its best and latest reports and its tasks.
+/// A trial with its best and latest validation, its best checkpoint and its tasks.
 #[utoipa::path(get, path = "/api/v1/trials/{trialId}", operation_id = "GetTrial", tag = "trials",
     params(("trialId" = i64, Path)), responses((status = 200, body = GetTrialResponse)))]
 async fn get_trial(Caller(master, actor): Caller, PathId(id): PathId<TrialId>) -> Answer {

@@ -86,7 +86,7 @@ impl CheckpointRemoval {
         }
     }
 
-    /// Deletes checkpoints: files, then rows.
+    /// Deletes the files of checkpoints; their rows stay, in the state `DELETED`.
     pub async fn delete(&self, actor: &Actor, uuids: Vec<CheckpointId>) -> AppResult<()> {
         self.remove_matching(actor, uuids, vec!["**/*".to_owned()])
             .await

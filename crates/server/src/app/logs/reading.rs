@@ -134,12 +134,12 @@ impl LogFilter {
 pub enum Reading {
     /// Oldest first, at most `limit` lines.
     Forward {
-        /// Most lines that are read; `None` = all.
+        /// Most wanted lines that are given; `None` = all.
         limit: Option<usize>,
     },
     /// Newest first, at most `limit` lines.
     Backward {
-        /// Most lines that are read; `None` = all.
+        /// Most wanted lines that are given; `None` = all.
         limit: Option<usize>,
     },
     /// Oldest first, then new lines as they come, until the task has ended.

@@ -94,7 +94,7 @@ pub(crate) struct GatheredReadings {
 }
 
 impl GatheredReadings {
-    /// Whether they are so many that they are to be stored now.
+    /// Whether they are so many that they are to be given now.
     pub(crate) fn is_full(&self) -> bool {
         self.readings.len() >= GATHERED || self.text_bytes >= GATHERED_NAME_BYTES
     }

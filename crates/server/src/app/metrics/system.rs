@@ -58,7 +58,7 @@ pub struct Measurements {
     pub agent_id: AgentId,
     /// Whether some of it may be stored already.
     pub again: bool,
-    /// Measurements of the container, in the order in which they were made.
+    /// What the supervisor measured, each with the time at which it was made.
     pub reports: Vec<MeasuredReport>,
 }
 

@@ -109,7 +109,7 @@ pub(crate) struct Live {
     pub(crate) containers: Vec<ContainerRow>,
     /// Agents of all pools, those that are away among them.
     pub(crate) agents: Vec<PlaceRow>,
-    /// The jobs of live experiments.
+    /// The jobs of live experiments and of live allocations.
     pub(crate) jobs: Vec<JobRow>,
     /// The descriptions of launched tasks that live, those that are paused among them.
     pub(crate) descriptions: HashMap<TaskId, String>,

@@ -28,7 +28,7 @@ pub enum JobSituation<'a> {
     Stopping,
     /// It is deleted when its running tasks have ended.
     StoppingToDelete,
-    /// It has not ended and asks for slots or runs.
+    /// It has not ended and is not paused: it runs, waits for slots, or asks for nothing at this moment.
     Live {
         /// What of it is in the queue; `None` = nothing at this moment.
         in_queue: Option<InQueue>,
@@ -40,9 +40,9 @@ pub enum JobSituation<'a> {
 /// How many attempts of a job are in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InQueue {
-    /// Attempts that have slots.
+    /// Attempts that were placed: they have their slots, or need none.
     pub running: usize,
-    /// Attempts that wait for slots.
+    /// Attempts that wait to be placed.
     pub waiting: usize,
 }
 

@@ -16,9 +16,9 @@ pub(crate) struct PoolUse {
     pub(crate) places: i64,
     /// Number of slots of these places.
     pub(crate) slots: i64,
-    /// Number of slots that containers hold.
+    /// Number of slots of these places that containers hold.
     pub(crate) slots_used: i64,
-    /// Number of containers without slots that run.
+    /// Number of live containers without slots on these places, those included that are being started.
     pub(crate) aux_containers: i64,
     /// The kind of its devices, and their brand; `None` = it has none. Pools hold one kind as a rule; where there are
     /// several, the most frequent one counts.
