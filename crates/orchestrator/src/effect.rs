@@ -141,6 +141,6 @@ pub struct NewTrial {
     pub unmanaged: Option<UnmanagedState>,
     /// Hyperparameters as the JSON text of an object.
     pub hparams: String,
-    /// Seed of its code, 0 to 2^31.
+    /// Seed of its code, 0 to 2^31 - 1.
     pub seed: u32,
 }

@@ -9,7 +9,7 @@ use crate::search::{HyperparameterSource, MAX_INVALID_IN_A_ROW, Phase, Search};
 use crate::{grid, sample};
 use det_ids::RequestId;
 
-/// The largest trial seed plus one, as a mask.
+/// The largest trial seed.
 const LARGEST_TRIAL_SEED: u64 = (1 << 31) - 1;
 
 impl Search {

@@ -26,7 +26,7 @@ pub(crate) use tokens::{save_expiries, save_tokens};
 /// A task: what runs containers, attempt by attempt.
 #[derive(Debug, Clone, PartialEq, Eq, crate::Row)]
 pub struct TaskRow {
-    /// Id of the task: of a trial `<experiment>.<request uuid>`, of any other a UUID.
+    /// Id of the task: of a trial `<experiment>.<request id>`, with `-<n>` for its later tasks; of any other a UUID.
     pub id: TaskId,
     /// What kind of task it is.
     #[row(word)]
@@ -694,7 +694,7 @@ pub async fn containers_of(
     Ok(found)
 }
 
-/// All containers that hold slots.
+/// All containers that have not ended, those without slots included.
 pub async fn live_containers(conn: &mut Conn<'_>) -> Result<Vec<ContainerRow>, StoreError> {
     conn.flush().await?;
     Ok(fetch_all!(
@@ -704,7 +704,7 @@ pub async fn live_containers(conn: &mut Conn<'_>) -> Result<Vec<ContainerRow>, S
     )?)
 }
 
-/// The containers of a place that hold slots.
+/// The containers of a place that have not ended, those without slots included.
 pub async fn live_containers_of_place(
     conn: &mut Conn<'_>,
     place_id: &PlaceId,

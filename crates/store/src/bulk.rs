@@ -251,9 +251,9 @@ pub struct PastTrial {
     pub restarts: i64,
     /// Highest step that it reported.
     pub total_batches: i64,
-    /// Best and latest searcher metric, each with its validation as JSON.
+    /// Best searcher metric with its validation as JSON; `None` = it has not validated.
     pub best: Option<(f64, String)>,
-    /// Latest searcher metric with its validation; `None` = it has not validated.
+    /// Latest searcher metric with its validation as JSON; `None` = it has not validated.
     pub latest: Option<(f64, String)>,
     /// Checkpoints not deleted, and their size.
     pub checkpoints: (i64, i64),

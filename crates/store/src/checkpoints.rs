@@ -23,7 +23,7 @@ pub struct CheckpointRow {
     /// Which of its files exist.
     #[row(word)]
     pub state: CheckpointState,
-    /// `steps_completed` of its metadata: batches that were done when it was written.
+    /// `steps_completed` of its metadata: steps that were done when it was written.
     pub steps: i64,
     /// The task's metadata, a JSON object.
     pub metadata: String,

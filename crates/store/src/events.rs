@@ -16,9 +16,9 @@ pub struct NewEvent {
     pub subject: Subject,
     /// The kind of change, such as a change of state or a change of configuration.
     pub kind: EventKind,
-    /// State before; `None` = the event is no change of state.
+    /// State before; `None` = there was none, or the event is no change of state.
     pub from: Option<RecordedState>,
-    /// State after; `None` = the event is no change of state.
+    /// State after; `None` = there is none, or the event is no change of state.
     pub to: Option<RecordedState>,
     /// The reason, as a sentence for users.
     pub reason: Option<String>,
@@ -76,9 +76,9 @@ pub struct EventRow {
     pub subject: Subject,
     /// What happened to the subject.
     pub kind: EventKind,
-    /// State before the change; `None` = the event is no change of state.
+    /// State before the change; `None` = there was none, or the event is no change of state.
     pub from: Option<RecordedState>,
-    /// State after the change; `None` = the event is no change of state.
+    /// State after the change; `None` = there is none, or the event is no change of state.
     pub to: Option<RecordedState>,
     /// The reason, as a sentence for users; `None` = none was given.
     pub reason: Option<String>,

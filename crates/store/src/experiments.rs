@@ -96,9 +96,9 @@ pub struct ExperimentRow {
     pub parent_id: Option<ExperimentId>,
     /// Name of the experiment, which need not be unique.
     pub name: String,
-    /// Description of its owner, free text; may be empty.
+    /// What users wrote about it, free text; may be empty.
     pub description: String,
-    /// Labels of its owner, JSON list of strings.
+    /// Labels that users gave it, JSON list of strings.
     pub labels: String,
     /// Notes of its users, Markdown; may be empty.
     pub notes: String,
@@ -109,7 +109,7 @@ pub struct ExperimentRow {
     pub archived: bool,
     /// The configuration that it runs with, defaults included, JSON.
     pub config: String,
-    /// The configuration text as submitted, before templates and defaults.
+    /// The configuration as submitted, before templates and defaults; JSON where secrets were put in place of masks.
     pub original_config: String,
     /// Search method by which its trials are created.
     #[row(word)]
@@ -502,15 +502,15 @@ pub struct NewExperiment {
     pub parent_id: Option<ExperimentId>,
     /// Name of the experiment, which need not be unique.
     pub name: String,
-    /// Description of its owner, free text; may be empty.
+    /// What users wrote about it, free text; may be empty.
     pub description: String,
-    /// Labels of its owner, JSON list of strings.
+    /// Labels that users gave it, JSON list of strings.
     pub labels: String,
     /// The state that its life cycle begins with.
     pub state: ExperimentState,
     /// Effective configuration, JSON.
     pub config: String,
-    /// Configuration as submitted, before templates and defaults.
+    /// Configuration as submitted, as [`ExperimentRow::original_config`].
     pub original_config: String,
     /// Search method by which its trials are created.
     pub searcher_name: SearcherKind,
@@ -711,7 +711,7 @@ pub async fn find_by_job(
     Ok(query.fetch_all(conn).await?.pop())
 }
 
-/// The jobs of all experiments that have not ended.
+/// The jobs of all experiments that have not ended, and of all live allocations.
 pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
     conn.flush().await?;
     let mut query =

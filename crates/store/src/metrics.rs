@@ -183,13 +183,13 @@ pub struct MetricSummary {
     pub kind: ValueKind,
     /// How many values were reported.
     pub count: i64,
-    /// Sum of the finite values; `None` = they are no numbers.
+    /// Sum of the finite values; `None` = not all values are numbers, or none is finite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sum: Option<f64>,
-    /// Lowest finite value; `None` = they are no numbers.
+    /// Lowest finite value; `None` = as for the sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min: Option<f64>,
-    /// Highest finite value; `None` = they are no numbers.
+    /// Highest finite value; `None` = as for the sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
     /// How many values were NaN or infinite: sum, min, max and mean leave those out.
@@ -560,7 +560,7 @@ pub async fn newest_without_step(
     )?)
 }
 
-/// Most reports that one statement asks for by their place in a chunk.
+/// Most pairs of trial and step that one statement asks for.
 const PLACES: usize = 1000;
 
 pub(crate) fn at_steps_query(group: &str, places: &[(TrialId, i64)]) -> Query {

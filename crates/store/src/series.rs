@@ -24,7 +24,7 @@ const FORMAT: u8 = 1;
 /// A reported value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Steps completed when it was measured.
+    /// Steps completed when it was measured; of a report without a step its time, microseconds.
     pub step: i64,
     /// When it was measured, microseconds.
     pub at: i64,

@@ -29,7 +29,7 @@ pub struct TrialRow {
     pub state: TrialState,
     /// Hyperparameters that it trains with, JSON object.
     pub hparams: String,
-    /// Seed of its random values, 0 to 2^31.
+    /// Seed of its random values, 0 to 2^31 - 1.
     pub seed: i64,
     /// Counts allocations; reports of an older run are refused.
     pub run_id: RunId,
@@ -41,7 +41,7 @@ pub struct TrialRow {
     pub latest_checkpoint: Option<CheckpointId>,
     /// Steps of that checkpoint; `None` = none exists.
     pub latest_checkpoint_steps: Option<i64>,
-    /// Highest step reported by the current run.
+    /// Steps of the checkpoint that the current run began from, or the highest step that it reported since.
     pub total_batches: i64,
     /// How far it is, 0 to 1.
     pub progress: f64,
@@ -85,7 +85,7 @@ pub struct NewTrial {
     pub state: TrialState,
     /// Hyperparameters that it trains with, JSON object.
     pub hparams: String,
-    /// Seed of its random values, 0 to 2^31.
+    /// Seed of its random values, 0 to 2^31 - 1.
     pub seed: i64,
     /// Checkpoint that the first run starts from; `None` = from the beginning.
     pub warm_start_checkpoint: Option<CheckpointId>,
@@ -442,7 +442,7 @@ pub enum Sort {
     BestValidation,
     /// Latest validation by the searcher's metric, as reported.
     LatestValidation,
-    /// Highest step reported by the current run.
+    /// Steps of the current run, as [`TrialRow::total_batches`].
     BatchesProcessed,
     /// Time from creation to end; live ones last.
     Duration,

@@ -171,7 +171,7 @@ variables! {
     DET_TRIAL_ID: Master, Trials, Always;
     /// Number of the trial's run.
     DET_TRIAL_RUN_ID: Master, Trials, Always;
-    /// Seed of the trial's random values, 0 to 2^31.
+    /// Seed of the trial's random values, 0 to 2^31 - 1.
     DET_TRIAL_SEED: Master, Trials, Always;
     /// Effective configuration of the experiment, a JSON object.
     DET_EXPERIMENT_CONFIG: Master, Trials, Always;
