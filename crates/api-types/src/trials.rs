@@ -67,7 +67,7 @@ pub struct Trial {
     pub restarts: i64,
     /// The values of the hyperparameters that it trains with, by name.
     pub hparams: Object,
-    /// Highest step reported by its current run.
+    /// Steps of the checkpoint that its current run began from, or the highest step that it reported since.
     pub total_batches_processed: i64,
     /// Best validation by the searcher's metric.
     pub best_validation: Option<MetricsWorkload>,
@@ -192,7 +192,7 @@ wire_enum! {
         BestValidationMetric = 5 => "BEST_VALIDATION_METRIC",
         /// By the latest value of the searcher's metric.
         LatestValidationMetric = 6 => "LATEST_VALIDATION_METRIC",
-        /// By steps that were reported.
+        /// By steps of the current run, as `total_batches_processed`.
         BatchesProcessed = 7 => "BATCHES_PROCESSED",
         /// By time from creation to end; unended ones last.
         Duration = 8 => "DURATION",

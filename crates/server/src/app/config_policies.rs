@@ -332,7 +332,7 @@ fn unusable(errors: &ConfigErrors) -> AppError {
     document_error("the policies", errors)
 }
 
-/// Policies as `actor` may see them: what invariants hide is shown to those who may read it.
+/// Policies as `actor` may see them: secrets are hidden, and variables too from those who may not read them.
 fn shown(mut document: Value, actor: &Actor) -> Map<String, Value> {
     let keeps_it = actor.may(Permission::ReadUnmasked, &Target::of(Kind::ConfigPolicy));
     if let Some(invariants) = document.get_mut("invariant_config") {
