@@ -129,7 +129,7 @@ pub struct ContainerRequest {
     pub devices: Vec<DeviceMapping>,
     /// Linux capabilities that the container gets beside the engine's default ones.
     pub add_capabilities: Vec<String>,
-    /// Linux capabilities that are taken from the engine's default ones.
+    /// Linux capabilities that the container does not get, also where the engine gives them by default or they are added.
     pub drop_capabilities: Vec<String>,
     /// Whether the harness logs in detail.
     pub debug: bool,

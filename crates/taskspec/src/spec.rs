@@ -46,7 +46,7 @@ pub struct ContainerSpec {
     /// Linux capabilities that the master's configuration gives to every task of the pool: an administrator chose them.
     #[serde(default)]
     pub default_capabilities: Vec<String>,
-    /// Linux capabilities to take from those of the runtime, by the task's configuration.
+    /// Linux capabilities of the runtime that the container does not get, by the task's configuration.
     pub drop_capabilities: Vec<String>,
     /// What the supervisor does in the container.
     pub script: Script,
@@ -228,11 +228,11 @@ pub struct TaskFile {
 pub struct TaskUser {
     /// User name, for the passwd file that is put into the container.
     pub user: String,
-    /// Numeric user id (`uid_t`) on the host and in the container.
+    /// Numeric user id (`uid_t`); an agent may run a process task of root under another: see [`unprivileged_id`].
     pub uid: u32,
     /// Group name, for the group file that is put into the container.
     pub group: String,
-    /// Numeric group id (`gid_t`) on the host and in the container.
+    /// Numeric group id (`gid_t`); of a process task of root as the user id.
     pub gid: u32,
 }
 
@@ -412,7 +412,7 @@ pub enum ContainerExit {
         /// What the agent found of the container, as a sentence for users.
         message: String,
     },
-    /// The container was killed because the master ordered it.
+    /// The container was killed because the master ordered it, or because its agent stopped and takes its tasks along.
     Killed,
 }
 

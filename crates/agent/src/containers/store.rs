@@ -208,7 +208,7 @@ impl ContainerDir {
         self.path.join(RUN_SUBDIR)
     }
 
-    /// Path at which the container finds the supervisor's executable.
+    /// Path on this host of the supervisor's executable that the container is started with.
     pub(crate) fn supervisor(&self) -> PathBuf {
         self.path.join("det-supervisor")
     }
