@@ -75,7 +75,7 @@ pub struct Trial {
     pub request_id: RequestId,
     /// Its current task; a new one after each continuation.
     pub task_id: TaskId,
-    /// Number of its newest run, from 1.
+    /// Number of its newest run, from 1; 0 = none has begun.
     pub run_id: RunId,
     /// Number of failures that count towards the limit of restarts.
     pub restarts: i64,

@@ -101,7 +101,7 @@ pub enum Decision {
 pub struct WaitingTask {
     /// Name of the task.
     pub task: String,
-    /// Id of the job that the task belongs to.
+    /// Name of the job that the task belongs to.
     pub job: String,
     /// Slots that the task asks for.
     pub slots: u32,
@@ -118,7 +118,7 @@ pub struct WaitingTask {
 pub struct RunningTask {
     /// Name of the task.
     pub task: String,
-    /// Id of the job that the task belongs to.
+    /// Name of the job that the task belongs to.
     pub job: String,
     /// Since when, in seconds from the start.
     pub since: f64,

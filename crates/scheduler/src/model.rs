@@ -215,9 +215,9 @@ pub struct Queue {
 /// How many slots the jobs of a workspace may use together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkspaceLimit {
-    /// Most slots in use at a time, in all pools together.
+    /// Most slots in use at a time, in all pools that the limit is for: of the cluster, or of one manager.
     pub max_slots: u32,
-    /// Slots that its jobs use in other pools now.
+    /// Slots that its jobs use in the other of these pools now.
     pub in_other_pools: u32,
 }
 

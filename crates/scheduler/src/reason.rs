@@ -126,9 +126,9 @@ pub enum WaitReason {
         workspace: WorkspaceId,
         /// Slots that the request asks for.
         needed: u32,
-        /// Most slots that the workspace may use at a time, in all pools together.
+        /// Most slots that the workspace may use at a time, in all pools that the limit is for: of the cluster, or of one manager.
         max_slots: u32,
-        /// Slots the workspace has in all pools, those of stopping allocations included.
+        /// Slots the workspace has in these pools, those of stopping allocations included.
         in_use: u32,
         /// The request for which the rest is kept; `None` = there is not enough left.
         #[serde(skip_serializing_if = "Option::is_none")]
