@@ -243,7 +243,7 @@ pub struct GetTrialResponse {
 wire_enum! {
     /// Which entries of a trial's history to give.
     pub enum WorkloadFilter("FILTER_OPTION_") {
-        /// Entries of every kind.
+        /// Checkpoints and metrics of the groups that are asked for.
         #[default]
         Unspecified = 0 => "UNSPECIFIED",
         /// Only checkpoints, whether or not their files exist.
@@ -289,7 +289,7 @@ pub struct GetTrialWorkloadsQuery {
     pub include_batch_metrics: bool,
     /// Kind of metrics (older than `group`).
     pub metric_type: MetricType,
-    /// Group of metrics; empty = all.
+    /// Group of metrics; empty = the one that `metric_type` names, else `training` and `validation`.
     pub group: String,
     /// Leave out checkpoints whose files are gone.
     pub remove_deleted_checkpoints: bool,
