@@ -135,7 +135,7 @@ pub struct NewTrial {
     pub request_id: RequestId,
     /// Id of the first task of the trial.
     pub task_id: TaskId,
-    /// Initial state: active, or paused when its experiment is.
+    /// Initial state: active, or paused when its experiment is, or until unmanaged code has begun.
     pub state: TrialState,
     /// What is known of its code; `None` = the master runs it.
     pub unmanaged: Option<UnmanagedState>,

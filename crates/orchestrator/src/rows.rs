@@ -204,7 +204,7 @@ pub struct Container {
     pub id: ContainerId,
     /// The allocation that it is a part of.
     pub allocation_id: AllocationId,
-    /// The place whose slots it holds.
+    /// The place that it runs on, whose slots it holds if it has any.
     pub place: PlaceId,
     /// Its rank in the allocation; 0 is the chief.
     pub member: u32,

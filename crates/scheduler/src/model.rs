@@ -132,7 +132,7 @@ pub struct PlaceSnapshot {
 pub enum PlaceState {
     /// It is connected and takes new work.
     Enabled,
-    /// A user asked it to finish its work and take nothing new.
+    /// It finishes its work and takes nothing new: a user asked for that, or its host cannot start containers.
     Draining,
     /// A user took it out of service.
     Disabled,

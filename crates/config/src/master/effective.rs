@@ -97,7 +97,7 @@ impl MasterConfig {
 }
 
 impl ResourceManager {
-    /// Whether it runs containers by agents or in a Kubernetes cluster.
+    /// What it runs containers by: agents, a Kubernetes cluster, Slurm or PBS.
     pub fn kind(&self) -> ManagerKind {
         self.settings.kind()
     }
