@@ -13,7 +13,7 @@ pub(crate) fn now_micros() -> i64 {
 
 /// A number that others cannot guess, of 64 random bits.
 pub(crate) fn random() -> u64 {
-    // The standard library seeds each of these from the kernel's random source.
+    // The standard library seeds the first of each thread from the kernel and counts on; the hash hides the count.
     RandomState::new().build_hasher().finish()
 }
 
