@@ -232,7 +232,7 @@ fn end<R: Rows>(
             },
         ),
         AllocationExit::Failed { reason } => (LogLevel::Error, clean(reason)),
-        AllocationExit::Infrastructure { reason, .. } if row.kind == TaskKind::Trial => {
+        AllocationExit::Infrastructure { reason, .. } if row.kind.works_for_trial() => {
             let text = format!("{} (not charged to the trial)", clean(reason));
             (LogLevel::Warning, text)
         }

@@ -64,12 +64,12 @@ pub struct IdleService {
     pub counts: bool,
 }
 
-/// Whether the time of a task counts while its attempt is in this state: its service is up, or it is a `TensorBoard` that
-/// waits for something to show.
+/// Whether the time of a task counts while its attempt is in this state: its service is up, or waits for
+/// something to show.
 pub fn counts_idle(kind: TaskKind, state: &AllocationState) -> bool {
     match state {
         AllocationState::Ready => true,
-        AllocationState::Starting(_) => kind == TaskKind::Tensorboard,
+        AllocationState::Starting(_) => kind.waits_for_content(),
         AllocationState::Pending
         | AllocationState::Preempting
         | AllocationState::Saving

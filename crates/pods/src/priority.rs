@@ -5,7 +5,7 @@
 //! share, which is made when it is first needed.
 
 use det_rm::ContainerStart;
-use det_taskspec::{EMPTY_IMAGE, TaskKind};
+use det_taskspec::EMPTY_IMAGE;
 use serde_json::{Value, json};
 
 /// The priority that the chart's class for tasks has: that of jobs that name none.
@@ -30,7 +30,7 @@ pub(crate) fn priority_class(start: &ContainerStart, preempts: bool) -> Priority
     let priority = start.origin.priority;
     let mut existing = Vec::new();
     // Deletions in object stores run the user's image, and pods may be customised by users: those are no work of the system's.
-    let is_systems = start.spec.script.task_type == TaskKind::CheckpointGc
+    let is_systems = start.spec.script.task_type.is_systems()
         && start.spec.image == EMPTY_IMAGE
         && start.origin.pod_spec.is_none();
     if is_systems {

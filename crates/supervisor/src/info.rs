@@ -37,7 +37,7 @@ pub(crate) fn write(
     gpu_uuids: &[String],
 ) -> Result<(), SetupError> {
     write_json(dir, "cluster.json", &cluster(env)?)?;
-    if kind == TaskKind::Trial {
+    if kind.works_for_trial() {
         write_json(dir, "trial.json", &trial(env)?)?;
     }
     let resources = BTreeMap::from([("gpu_uuids", gpu_uuids)]);

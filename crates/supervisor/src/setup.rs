@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use det_taskspec::diagnosis::STACKS_DIR;
-use det_taskspec::{CheckedMount, Script, TaskFile, TaskKind, variables as v};
+use det_taskspec::{CheckedMount, Script, TaskFile, variables as v};
 use serde::Deserialize;
 
 use crate::accelerators::{self, Accelerators};
@@ -123,7 +123,7 @@ impl Setup {
             &accelerators.uuids,
         )?;
         self.report_accelerators(&accelerators);
-        if self.script.task_type == TaskKind::Trial {
+        if self.script.task_type.works_for_trial() {
             self.link_tensorboard();
         }
         Ok(PreparedTask {
@@ -237,10 +237,7 @@ impl Setup {
 
     /// Reports the accelerators to the master in the background.
     fn report_accelerators(&self, accelerators: &Accelerators) {
-        if !matches!(
-            self.script.task_type,
-            TaskKind::Trial | TaskKind::Notebook | TaskKind::Shell
-        ) {
+        if !self.script.task_type.reports_accelerators() {
             return;
         }
         let path = format!(

@@ -10,8 +10,7 @@ use crate::ports::{RENDEZVOUS_PORT, TrainingPort, training_ports};
 use crate::variables::DTRAIN_SSH_PORT;
 use crate::{
     ContainerSpec, DeviceMapping, Mount, RegistryAuth, SHARED_FS_DIR, Sampling, Script,
-    SharedDirectories, SystemMetrics, TaskDetails, TaskFile, TaskKind, WORK_DIR,
-    tensorboard_directory,
+    SharedDirectories, SystemMetrics, TaskDetails, TaskFile, WORK_DIR, tensorboard_directory,
 };
 
 use capabilities::kept;
@@ -139,8 +138,8 @@ fn script(
     token: &str,
 ) -> Result<Script, SpecError> {
     let (request, defaults) = (&task.request, &task.defaults);
-    let is_trial = task.kind.kind() == TaskKind::Trial;
-    let storage = task.storage.as_ref().filter(|_| is_trial);
+    let of_trial = task.kind.kind().works_for_trial();
+    let storage = task.storage.as_ref().filter(|_| of_trial);
     let hook = &defaults.startup_hook;
     let details = match &task.kind {
         KindFacts::Trial(_) => None,
@@ -159,7 +158,7 @@ fn script(
             .clone()
             .filter(|hook| !hook.trim().is_empty())
             .filter(|_| details.is_none_or(TaskDetails::has_pool_hook)),
-        rendezvous: is_trial,
+        rendezvous: of_trial,
         storage_probe: storage.map(|storage| storage.document.clone()),
         entrypoint: details
             .and_then(TaskDetails::entrypoint)
@@ -173,7 +172,7 @@ fn script(
         system_metrics: trial
             .filter(|trial| trial.system_metrics)
             .map(system_metrics),
-        task_metrics: Some(SAMPLING).filter(|_| !is_trial && request.system_metrics),
+        task_metrics: Some(SAMPLING).filter(|_| !of_trial && request.system_metrics),
         files: files(&task.kind, place, training_ports),
         token: token.to_owned(),
         grace_seconds: GRACE_SECONDS,
@@ -215,10 +214,10 @@ fn system_metrics(trial: &TrialFacts) -> SystemMetrics {
 /// on the place. The configuration of a launched task has that of its pool, unless it was dropped there for files that come
 /// along, or cleared.
 fn work_dir(task: &TaskFacts) -> String {
-    let is_trial = task.kind.kind() == TaskKind::Trial;
+    let of_trial = task.kind.kind().works_for_trial();
     let own = task.request.work_dir.as_deref();
     let of_pool = task.defaults.work_dir.as_deref();
-    own.or(of_pool.filter(|_| is_trial))
+    own.or(of_pool.filter(|_| of_trial))
         .unwrap_or(WORK_DIR)
         .replace("$DET_USER", &task.owner_name)
 }

@@ -62,13 +62,27 @@ impl TaskDetails {
 
     /// Whether its pool's startup hook is sourced.
     pub(crate) fn has_pool_hook(&self) -> bool {
-        // There may be no shell in its image.
-        !matches!(self, Self::CheckpointGc(_))
+        match self {
+            // There may be no shell in its image.
+            Self::CheckpointGc(_) => false,
+            Self::Command
+            | Self::Generic(_)
+            | Self::Shell(_)
+            | Self::Notebook(_)
+            | Self::Tensorboard(_) => true,
+        }
     }
 
     /// Whether it fetches the files that its owner gave it.
     pub(crate) fn has_context(&self) -> bool {
-        !matches!(self, Self::CheckpointGc(_))
+        match self {
+            Self::CheckpointGc(_) => false,
+            Self::Command
+            | Self::Generic(_)
+            | Self::Shell(_)
+            | Self::Notebook(_)
+            | Self::Tensorboard(_) => true,
+        }
     }
 
     /// Port of the service that its kind brings, which the task's id alone names; `None` = it brings none.

@@ -175,6 +175,81 @@ impl TaskKind {
             Self::Tensorboard => Some(TENSORBOARD_PORTS),
         }
     }
+
+    /// Whether such a task works for a trial. Its containers meet each other, it has the checkpoint storage and what else only
+    /// trials have, and it is the trial to which its losses are not charged. Every other kind is launched by itself.
+    pub const fn works_for_trial(self) -> bool {
+        match self {
+            Self::Trial => true,
+            Self::Notebook
+            | Self::Shell
+            | Self::Command
+            | Self::Tensorboard
+            | Self::CheckpointGc
+            | Self::Generic => false,
+        }
+    }
+
+    /// Whether the slots of such a task may be divided over containers on several places.
+    pub const fn may_spread(self) -> bool {
+        match self {
+            Self::Trial | Self::Generic => true,
+            Self::Notebook
+            | Self::Shell
+            | Self::Command
+            | Self::Tensorboard
+            | Self::CheckpointGc => false,
+        }
+    }
+
+    /// Whether Python programs of such a task may start warm: it runs a program of a user's that is known to be one. Services
+    /// and shells are for users at work, who would find the relay on their search path; what a generic task runs is not known;
+    /// a deletion of checkpoints runs no program of a user's.
+    pub const fn starts_warm(self) -> bool {
+        match self {
+            Self::Trial | Self::Command => true,
+            Self::Notebook
+            | Self::Shell
+            | Self::Tensorboard
+            | Self::CheckpointGc
+            | Self::Generic => false,
+        }
+    }
+
+    /// Whether the service of such a task is not up before there is something to show: its running container waits until
+    /// then. Services of the other kinds come up by themselves.
+    pub const fn waits_for_content(self) -> bool {
+        match self {
+            Self::Tensorboard => true,
+            Self::Trial
+            | Self::Notebook
+            | Self::Shell
+            | Self::Command
+            | Self::CheckpointGc
+            | Self::Generic => false,
+        }
+    }
+
+    /// Whether the accelerators that are found in containers of such a task are reported to the master.
+    pub const fn reports_accelerators(self) -> bool {
+        match self {
+            Self::Trial | Self::Notebook | Self::Shell => true,
+            Self::Command | Self::Tensorboard | Self::CheckpointGc | Self::Generic => false,
+        }
+    }
+
+    /// Whether such a task is the system's own work, which no user has asked for.
+    pub const fn is_systems(self) -> bool {
+        match self {
+            Self::CheckpointGc => true,
+            Self::Trial
+            | Self::Notebook
+            | Self::Shell
+            | Self::Command
+            | Self::Tensorboard
+            | Self::Generic => false,
+        }
+    }
 }
 
 /// The kinds of task that users launch with a document of their own: all but trials and the deletion of checkpoints, which

@@ -12,7 +12,7 @@ use det_taskspec::guard::HostGuard;
 use det_taskspec::sandbox::{SandboxSpec, WarmPython};
 use det_taskspec::{
     CheckedMount, ContainerSpec, Device, DeviceKind, DeviceMapping, Entrypoint, Mount, RUN_DIR,
-    SCRIPT_FILE, SlotGrant, TaskKind, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
+    SCRIPT_FILE, SlotGrant, TaskUser, UNPRIVILEGED_ID, unprivileged_id,
 };
 use thiserror::Error;
 
@@ -411,14 +411,8 @@ fn sandbox(
         guard: inputs.guard.clone(),
         exposed: exposed(python),
         notice: notice(user, inputs),
-        warm: (inputs.warm.cloned()).filter(|_| runs_users_code(spec.script.task_type)),
+        warm: (inputs.warm.cloned()).filter(|_| spec.script.task_type.starts_warm()),
     }
-}
-
-/// Whether tasks of this kind run a program of a user's, which may start warm. Services and shells are for users at
-/// work, who would find the relay on their search path.
-fn runs_users_code(kind: TaskKind) -> bool {
-    matches!(kind, TaskKind::Trial | TaskKind::Command)
 }
 
 /// What interpreters and libraries of the host need to be seen.

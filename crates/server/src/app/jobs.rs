@@ -429,7 +429,7 @@ impl JobQueue {
                 slots: demand.slots,
                 is_single_node: demand.single_place,
                 key: SLOTS_OF_TASK,
-                may_spread: kind == TaskKind::Generic,
+                may_spread: kind.may_spread(),
             },
             // The change itself reports what is wrong.
             _ => return Ok(()),

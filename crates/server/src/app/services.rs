@@ -448,27 +448,30 @@ impl Services {
 
 /// The service that a kind of task brings, before those of its configuration.
 fn of_kind(details: &TaskDetails) -> Option<Offer> {
-    Some(Offer {
-        port: details.service_port()?,
-        protocol: match details {
-            TaskDetails::Shell(_) => Protocol::Tcp,
-            TaskDetails::Command
-            | TaskDetails::Generic(_)
-            | TaskDetails::CheckpointGc(_)
-            | TaskDetails::Notebook(_)
-            | TaskDetails::Tensorboard(_) => Protocol::Http,
-        },
-        // The client's tunnel brings no credentials: the shell's key is what opens it.
-        unauthenticated: matches!(details, TaskDetails::Shell(_)),
+    let http = |port| Offer {
+        port,
+        protocol: Protocol::Http,
+        unauthenticated: false,
         is_default: true,
-        guard: match details {
-            TaskDetails::Notebook(notebook) => Some(Guard {
+        guard: None,
+    };
+    match details {
+        TaskDetails::Command | TaskDetails::Generic(_) | TaskDetails::CheckpointGc(_) => None,
+        TaskDetails::Shell(shell) => Some(Offer {
+            protocol: Protocol::Tcp,
+            // The client's tunnel brings no credentials: the shell's key is what opens it.
+            unauthenticated: true,
+            ..http(shell.port)
+        }),
+        TaskDetails::Notebook(notebook) => Some(Offer {
+            guard: Some(Guard {
                 token: notebook.token.as_str().into(),
                 certificate: notebook.certificate.as_str().into(),
             }),
-            _ => None,
-        },
-    })
+            ..http(notebook.port)
+        }),
+        TaskDetails::Tensorboard(tensorboard) => Some(http(tensorboard.port)),
+    }
 }
 
 /// A task that offers a service does not run it now.

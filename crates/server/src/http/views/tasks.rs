@@ -67,7 +67,7 @@ pub fn state(row: &AllocationRow) -> TaskState {
         AllocationState::Pending | AllocationState::Starting(Phase::Assigned) => TaskState::Queued,
         AllocationState::Starting(Phase::Pulling) => TaskState::Pulling,
         AllocationState::Starting(Phase::Starting) => TaskState::Starting,
-        AllocationState::Starting(Phase::Running) if row.kind == TaskKind::Tensorboard => {
+        AllocationState::Starting(Phase::Running) if row.kind.waits_for_content() => {
             TaskState::Waiting
         }
         AllocationState::Starting(Phase::Running)
