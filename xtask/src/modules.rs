@@ -1,5 +1,6 @@
 //! Circles between the modules of a folder, which is a crate's `src` or one below it: of two modules, one may use the
-//! other, directly or through more of them, but not both each other.
+//! other, directly or through more of them, but not both each other. The file that declares the modules of a crate is above
+//! all of them, so that none may use what is defined there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +16,8 @@ struct Uses {
     edges: BTreeMap<String, BTreeMap<String, String>>,
     /// Modules that the folder's own file gives names of, by those names.
     names: BTreeMap<String, String>,
+    /// What the crate's own file defines itself, with that file; empty for folders below.
+    defined: BTreeMap<String, String>,
     /// Paths that are not resolved yet: the module that uses it, the first step of the path, the file.
     found: Vec<(String, String, String)>,
 }
@@ -31,6 +34,10 @@ impl Uses {
         let module = match steps[..] {
             [] | ["lib" | "main"] => {
                 self.names.extend(exported(text));
+                if !steps.is_empty() {
+                    let defined = defined(text).map(|name| (name.to_owned(), path.to_owned()));
+                    self.defined.extend(defined);
+                }
                 return;
             }
             [module, ..] => module,
@@ -74,7 +81,7 @@ impl Modules {
         }
     }
 
-    /// Reports every circle.
+    /// Reports every circle, and every use of what a crate's own file defines.
     pub(crate) fn check(mut self, findings: &mut Findings) {
         for (folder, uses) in &mut self.folders {
             for (module, used, file) in std::mem::take(&mut uses.found) {
@@ -83,7 +90,15 @@ impl Modules {
                     Some(of) if !uses.edges.contains_key(&used) => of.clone(),
                     _ => used,
                 };
-                if used != module && uses.edges.contains_key(&used) {
+                if let Some(root) = uses
+                    .defined
+                    .get(&used)
+                    .filter(|_| !uses.edges.contains_key(&used))
+                {
+                    findings.errors.push(format!(
+                        "{file} uses \"{used}\", which {root} defines above it; move it to a module of its own"
+                    ));
+                } else if used != module && uses.edges.contains_key(&used) {
                     let edges = uses.edges.entry(module).or_default();
                     edges.entry(used).or_insert(file);
                 }
@@ -154,6 +169,22 @@ fn members(group: &str) -> impl Iterator<Item = &str> {
 fn word(text: &str) -> &str {
     let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_'));
     &text[..end.unwrap_or(text.len())]
+}
+
+/// Names of the items that a file defines at its top level.
+fn defined(root: &str) -> impl Iterator<Item = &str> {
+    const KINDS: &[&str] = &[
+        "fn", "struct", "enum", "union", "trait", "const", "static", "type",
+    ];
+    root.lines()
+        .filter(|line| !line.starts_with(char::is_whitespace))
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let found = words.by_ref().any(|word| KINDS.contains(&word));
+            // `const fn` and `async fn` have the name behind the last of these words.
+            let name = words.find(|word| !KINDS.contains(word)).filter(|_| found)?;
+            Some(word(name)).filter(|name| !name.is_empty())
+        })
 }
 
 /// Names that a folder's own file gives of its modules, each with the module.
@@ -243,6 +274,30 @@ mod tests {
                 "{}",
                 errors[0]
             );
+        }
+    }
+
+    #[test]
+    fn modules_use_nothing_that_the_file_above_them_defines() {
+        let root = "mod a;\npub use crate::a::A;\npub(crate) const fn made() {\n    fn a() {}\n}\n\
+                    pub struct Options {\n    a: A,\n}\nuse x as type_of;\n";
+        let own = [
+            ("crates/server/src/lib.rs", root),
+            ("crates/server/src/a.rs", "use crate::A;"),
+            ("crates/server/src/a/b.rs", "use super::super::a;"),
+        ];
+        assert_eq!(found(&own), Vec::<String>::new());
+        for (text, name) in [
+            ("fn f() { crate::made() }", "made"),
+            ("use crate::{A, Options};", "Options"),
+            ("use super::super::made;", "made"),
+        ] {
+            let mut files = own.to_vec();
+            files.push(("crates/server/src/a/c.rs", text));
+            let errors = found(&files);
+            assert_eq!(errors.len(), 1, "{text}: {errors:?}");
+            let expected = format!("crates/server/src/a/c.rs uses \"{name}\"");
+            assert!(errors[0].starts_with(&expected), "{}", errors[0]);
         }
     }
 

@@ -292,7 +292,7 @@ impl Auth {
 
     /// Who holds this session token. What memory holds is checked against the rows once in a second.
     pub async fn by_session(&self, token: &str) -> AppResult<Option<Actor>> {
-        let found = access::of_session(self, &token_hash(token)).await?;
+        let found = of_session(self, &token_hash(token)).await?;
         Ok(found.map(|(actor, _)| actor))
     }
 
@@ -643,6 +643,24 @@ impl Auth {
     pub async fn hash_password(&self, client_hash: String) -> AppResult<Option<String>> {
         self.inner.hashers.hash(client_hash).await
     }
+}
+
+/// Who has the session with this hash of its token, and the right to what it opens. What memory holds is checked against the
+/// rows once in a second.
+async fn of_session(auth: &Auth, hash: &[u8]) -> AppResult<Option<(Actor, Access)>> {
+    let Some(checked) = auth.read(|c| c.sessions.get(hash).map(|session| session.checked)) else {
+        return Ok(None);
+    };
+    if checked.elapsed() >= TRUSTED {
+        auth.check_session(hash).await?;
+    }
+    let now = det_store::earliest_now();
+    Ok(auth.read(|c| {
+        let session = c.sessions.get(hash)?;
+        let user = c.users.get(&session.user_id)?;
+        (session.expires_at > now && user.active)
+            .then(|| (Actor::User(user.clone()), session.access()))
+    }))
 }
 
 /// A user's row.

@@ -23,6 +23,7 @@ pub mod leases;
 pub mod live;
 pub mod master_log;
 mod rights;
+mod start_error;
 mod tls;
 pub mod works;
 
@@ -34,7 +35,6 @@ use std::time::Duration;
 
 use det_config::LoadedMaster;
 use det_config::master::{ManagerKind, MasterConfig};
-use det_config::storage::{CheckpointStorage, StorageLocation};
 use det_ids::{ClusterId, UserId};
 use det_rm::Manager;
 use det_store::users::UserRow;
@@ -44,18 +44,19 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::app::Master;
-use crate::app::checkpoints::allowed::OWN_DIRECTORY;
 use crate::app::checkpoints::shared;
+use crate::app::completion::complete;
 use crate::app::composition::Foundation;
 use crate::app::context::Context;
+use crate::app::pools::log_schedulers;
 use crate::app::ssh_keys::LaunchKeys;
 use crate::auth::{Auth, client_hash, new_token, token_hash};
 pub use crate::drivers::DRIVERS;
 use crate::drivers::Drivers;
-use crate::error::AppError;
 use crate::hub::Hub;
 use crate::in_force::{InForce, Surroundings};
 use crate::master_log::MasterLog;
+pub use crate::start_error::StartError;
 
 /// Name of the file below the data directory that holds the token agents join with.
 pub const AGENT_TOKEN_FILE: &str = "agent-token";
@@ -81,69 +82,6 @@ pub struct MasterOptions {
 /// Pauses between attempts to reach the database at a start.
 const FIRST_PAUSE_FOR_DATABASE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE_FOR_DATABASE: Duration = Duration::from_secs(10);
-
-/// Why a master did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The database cannot be opened or brought to this version.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The address is taken or not ours.
-    #[error(
-        "cannot listen on {address}: {source}; choose another port with --port, or stop what listens there"
-    )]
-    Listen {
-        /// Address it would listen on.
-        address: String,
-        /// Why it cannot listen there.
-        source: std::io::Error,
-    },
-    /// A blank password on an address that others reach.
-    #[error(
-        "the master would listen on {address} while these active users have blank passwords: {users}; set \
-         security.initial_user_password (first start), change the passwords or deactivate the users while the master listens \
-         on 127.0.0.1, or go on listening there"
-    )]
-    BlankPassword {
-        /// Address it would listen on.
-        address: String,
-        /// Names of the users, quoted.
-        users: String,
-    },
-    /// Blank passwords are forbidden, and there is none for the first users.
-    #[error(
-        "the feature switch \"prevent_blank_password\" is on, and this first start has no password for \"admin\" and \
-         \"determined\": set security.initial_user_password"
-    )]
-    NoInitialPassword,
-    /// A file of the data directory.
-    #[error("the file \"{}\" cannot be used: {source}", path.display())]
-    File {
-        /// Path of the file.
-        path: PathBuf,
-        /// Why the file cannot be used.
-        source: std::io::Error,
-    },
-    /// The certificate or the key cannot be used.
-    #[error("TLS cannot be set up from \"{}\": {message}", path.display())]
-    Tls {
-        /// The path of the file.
-        path: PathBuf,
-        /// Why TLS cannot be set up, as a sentence.
-        message: String,
-    },
-    /// A part of the master failed to start, for this reason.
-    #[error("the master could not be started: {0}")]
-    Internal(String),
-}
-
-impl StartError {
-    /// A failure of a service while the master starts. Its cause is shown: there is no request whose log could have it.
-    fn of(error: &AppError) -> Self {
-        let cause = error.cause.as_ref();
-        Self::Internal(cause.map_or_else(|| error.to_string(), |cause| format!("{cause:#}")))
-    }
-}
 
 /// The kinds of resource managers that something drives.
 fn driven(doubles: &[ManagerKind]) -> Vec<ManagerKind> {
@@ -422,50 +360,6 @@ async fn until_shutdown(master: Master, work: impl Future<Output = ()>) {
     tokio::select! {
         () = work => {}
         () = master.context.shutdown.cancelled() => {}
-    }
-}
-
-/// Fills in what depends on the machine.
-pub(crate) fn complete(
-    config: &mut MasterConfig,
-    data_dir: &std::path::Path,
-) -> Result<(), StartError> {
-    if config.checkpoint_storage.is_none() {
-        config.checkpoint_storage = Some(default_storage(data_dir)?);
-    }
-    Ok(())
-}
-
-/// What `checkpoint_storage` is when the configuration has none: a directory below the data directory that, like `/tmp`,
-/// takes the files of tasks of any user and keeps each user's from the others.
-fn default_storage(data_dir: &std::path::Path) -> Result<CheckpointStorage, StartError> {
-    use std::os::unix::fs::PermissionsExt;
-    let directory = data_dir.join(OWN_DIRECTORY);
-    std::fs::create_dir_all(&directory)
-        .and_then(|()| {
-            std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o1777))
-        })
-        .map_err(|source| StartError::File {
-            path: directory.clone(),
-            source,
-        })?;
-    Ok(CheckpointStorage {
-        save_experiment_best: 0,
-        save_trial_best: 1,
-        save_trial_latest: 1,
-        location: StorageLocation::SharedFs {
-            host_path: directory.to_string_lossy().into_owned(),
-            storage_path: None,
-            propagation: "rprivate".into(),
-        },
-    })
-}
-
-/// Logs what the queue of each pool runs with: blocks of pools replace the cluster's whole, which is easily missed.
-pub(crate) fn log_schedulers(managers: &[Manager]) {
-    for pool in managers.iter().flat_map(|manager| &manager.pools) {
-        let (name, scheduler) = (&pool.name, &pool.scheduler);
-        tracing::info!(resource_pool = name, %scheduler, "scheduler in force");
     }
 }
 

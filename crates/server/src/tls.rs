@@ -13,8 +13,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::StartError;
 use crate::connections::{ConnectionLimit, TlsOnly, bounded_http};
+use crate::start_error::StartError;
 
 /// Requests under way are given this long when the master stops; streams end at once.
 const DRAIN: Duration = Duration::from_secs(5);

@@ -1,12 +1,11 @@
 //! How the services of the master are put together: each is given those below it. Those that belong together are made by one
 //! function, from the groups that it names.
 
+mod foundation;
 mod groups;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use det_ids::ClusterId;
 use det_store::catalogue::Catalogue;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -15,12 +14,7 @@ use crate::app::actions::Actions;
 use crate::app::changes::{
     Changes, CheckpointChanges, ExperimentChanges, LaunchChanges, TrialChanges, WorkspaceChanges,
 };
-use crate::app::cluster_access::ClusterAccess;
-use crate::app::context::Context;
-use crate::app::demands::Demands;
-use crate::app::homes::KnownHomes;
 use crate::app::preview::Previews;
-use crate::app::reach::Reaches;
 use crate::app::reads::Sources;
 use crate::app::reads::agents::AgentSources;
 use crate::app::reads::checkpoints::CheckpointSources;
@@ -36,38 +30,14 @@ use crate::app::reads::task_metrics::TaskMetricSources;
 use crate::app::reads::tasks::TaskSources;
 use crate::app::reads::trials::TrialSources;
 use crate::app::reload::Reload;
-use crate::app::ssh_keys::LaunchKeys;
 use crate::app::user_counts::UserCounts;
 use crate::app::users::Users;
 use crate::app::{Inner, Master};
-use crate::auth::Auth;
 use crate::connections;
-use crate::in_force::Surroundings;
-use crate::live::Live;
-use crate::master_log::MasterLog;
 use crate::works::Works;
 
+pub(crate) use self::foundation::Foundation;
 use self::groups::{Groups, cores};
-
-/// What exists before the first service.
-pub(crate) struct Foundation {
-    pub(crate) context: Context,
-    pub(crate) auth: Auth,
-    pub(crate) homes: KnownHomes,
-    pub(crate) live: Live,
-    pub(crate) reaches: Reaches,
-    pub(crate) clusters: ClusterAccess,
-    pub(crate) demands: Demands,
-    pub(crate) surroundings: Arc<dyn Surroundings>,
-    pub(crate) data_dir: PathBuf,
-    pub(crate) cluster_id: ClusterId,
-    pub(crate) launch_keys: LaunchKeys,
-    pub(crate) agent_token_hash: Vec<u8>,
-    pub(crate) log: MasterLog,
-    pub(crate) tls: bool,
-    pub(crate) loopback: bool,
-    pub(crate) blank_passwords: bool,
-}
 
 impl Master {
     /// Puts the services together.

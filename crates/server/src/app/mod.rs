@@ -14,6 +14,7 @@ pub(crate) mod changes;
 pub mod checkpoints;
 pub(crate) mod clean_up;
 pub(crate) mod cluster_access;
+pub(crate) mod completion;
 pub(crate) mod composition;
 pub mod config_policies;
 pub mod configs;

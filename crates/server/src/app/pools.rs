@@ -167,3 +167,11 @@ impl Pools {
         i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)
     }
 }
+
+/// Logs what the queue of each pool runs with: blocks of pools replace the cluster's whole, which is easily missed.
+pub(crate) fn log_schedulers(managers: &[Manager]) {
+    for pool in managers.iter().flat_map(|manager| &manager.pools) {
+        let (name, scheduler) = (&pool.name, &pool.scheduler);
+        tracing::info!(resource_pool = name, %scheduler, "scheduler in force");
+    }
+}

@@ -21,9 +21,10 @@ use det_store::{StoreError, WriteTx, allocations, experiments, places};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
+use crate::app::completion::complete;
 use crate::app::context::Context;
 use crate::app::managers::Managers;
-use crate::app::pools::Pools;
+use crate::app::pools::{Pools, log_schedulers};
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
 use crate::hub::Topic;
@@ -157,7 +158,7 @@ impl Reload {
         let (surroundings, data_dir) = (self.surroundings.clone(), self.data_dir.clone());
         let read = tokio::task::spawn_blocking(move || {
             let mut loaded = surroundings.read_config()?;
-            crate::complete(&mut loaded.config, &data_dir).map_err(|error| UnusableConfig {
+            complete(&mut loaded.config, &data_dir).map_err(|error| UnusableConfig {
                 message: error.to_string(),
                 errors: Vec::new(),
             })?;
@@ -372,7 +373,7 @@ impl Reload {
         self.context.in_force.replace(config, origins);
         let managers = self.managers.list();
         if schedulers(&managers) != scheduled {
-            crate::log_schedulers(&managers);
+            log_schedulers(&managers);
         }
         if before.log.level != level {
             self.surroundings.set_log_level(&level);

@@ -1,6 +1,6 @@
 //! The rights by which connections stay open, and what browsers show on the host of services.
 
-use super::{Access, Actor, Auth, SessionName, TRUSTED, TaskActor, token_hash};
+use super::{Access, Actor, Auth, SessionName, TaskActor, of_session, token_hash};
 use crate::error::AppResult;
 
 /// What sessions and tasks may open, and until when.
@@ -39,22 +39,4 @@ impl Accesses<'_> {
         self.0
             .change(|c| c.task_accesses.open(&task.allocation_id, task.owner.id))
     }
-}
-
-/// Who has the session with this hash of its token, and the right to what it opens. What memory holds is checked against the
-/// rows once in a second.
-pub(super) async fn of_session(auth: &Auth, hash: &[u8]) -> AppResult<Option<(Actor, Access)>> {
-    let Some(checked) = auth.read(|c| c.sessions.get(hash).map(|session| session.checked)) else {
-        return Ok(None);
-    };
-    if checked.elapsed() >= TRUSTED {
-        auth.check_session(hash).await?;
-    }
-    let now = det_store::earliest_now();
-    Ok(auth.read(|c| {
-        let session = c.sessions.get(hash)?;
-        let user = c.users.get(&session.user_id)?;
-        (session.expires_at > now && user.active)
-            .then(|| (Actor::User(user.clone()), session.access()))
-    }))
 }

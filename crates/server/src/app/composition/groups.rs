@@ -65,7 +65,7 @@ use crate::in_force::Surroundings;
 use crate::live::Live;
 use crate::master_log::MasterLog;
 
-use super::Foundation;
+use super::foundation::Foundation;
 
 /// What services of several groups use.
 pub(super) struct Base {
