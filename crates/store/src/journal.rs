@@ -61,6 +61,12 @@ pub struct JournalRow {
 impl JournalRow {
     /// The reports in the order of their arrival. `Err` = the stored value cannot be read.
     pub fn entries(&self) -> Result<Vec<Entry>, StoreError> {
+        let entries = self.unpack();
+        entries
+            .map_err(|error| error.in_row(|| format!("row {} of the journal of metrics", self.id)))
+    }
+
+    fn unpack(&self) -> Result<Vec<Entry>, StoreError> {
         let bytes = chunk::unpack_bytes(&self.data)?;
         let mut lines = bytes.split(|b| *b == b'\n');
         let mut entries = Vec::new();
@@ -208,7 +214,9 @@ impl SortedReports {
             compaction.summaries.push(Summary {
                 trial_id,
                 last_step: summary.last_step,
-                document: serde_json::to_string(&summary).map_err(corrupt)?,
+                document: serde_json::to_string(&summary).map_err(|error| {
+                    corrupt(error).in_row(|| format!("metric summary of trial {trial_id}"))
+                })?,
                 group,
             });
         }
@@ -275,7 +283,10 @@ impl Compaction {
         let mut chunk = metrics::NewChunk::new(trial_id, run_id, group);
         let mut highest = None;
         for line in lines {
-            let values: Values = serde_json::from_slice(line).map_err(corrupt)?;
+            let values: Values = serde_json::from_slice(line).map_err(|error| {
+                let of = || format!("a report of trial {trial_id} in the journal of metrics");
+                corrupt(error).in_row(of)
+            })?;
             summary.add_values(values.step, &values.metrics);
             chunk.push(values.step, line);
             highest = highest.max(values.step);

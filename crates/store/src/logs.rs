@@ -41,6 +41,8 @@ pub struct LogLine {
 /// A stored chunk of lines.
 #[derive(Debug, Clone, crate::Row)]
 pub struct ChunkRow {
+    /// The task whose lines they are.
+    pub task_id: TaskId,
     /// Id of the first line in it.
     pub first_line: LogLineId,
     /// Number of lines in it.
@@ -60,9 +62,18 @@ impl ChunkRow {
         self.first_line.plus(self.lines - 1)
     }
 
+    fn name_in(&self, error: StoreError) -> StoreError {
+        error.in_row(|| {
+            format!(
+                "log lines {} and after of task {}",
+                self.first_line, self.task_id
+            )
+        })
+    }
+
     /// The lines with their ids.
     pub fn unpack(&self) -> Result<Vec<(LogLineId, LogLine)>, StoreError> {
-        let lines = lines::unpack(&self.data)?;
+        let lines = lines::unpack(&self.data).map_err(|error| self.name_in(error))?;
         let ids = (0..).map(|place| self.first_line.plus(place));
         Ok(ids.zip(lines).collect())
     }
@@ -108,7 +119,8 @@ impl ChunkRow {
                     .iter()
                     .any(|c| memchr::memmem::find(texts, c.as_bytes()).is_some());
             (!hidden).then(|| (part, texts.to_ascii_lowercase()))
-        })?;
+        });
+        let found = found.map_err(|error| self.name_in(error))?;
         Ok(found
             .into_iter()
             .map(|(place, line)| (self.first_line.plus(place), line))
@@ -308,11 +320,11 @@ pub async fn advance_spool(
 }
 
 /// The statement of [`chunks_after`], also for the test of query plans.
-pub(crate) const AFTER: &str = "SELECT first_line, lines, data FROM log_chunks WHERE task_id = $1 AND first_line >= \
+pub(crate) const AFTER: &str = "SELECT task_id, first_line, lines, data FROM log_chunks WHERE task_id = $1 AND first_line >= \
      COALESCE((SELECT MAX(first_line) FROM log_chunks WHERE task_id = $1 AND first_line <= $2), 0) \
      AND first_line + lines > $2 ORDER BY first_line LIMIT $3";
 /// The statement of [`chunks_before`], also for the test of query plans.
-pub(crate) const BEFORE: &str = "SELECT first_line, lines, data FROM log_chunks WHERE task_id = $1 \
+pub(crate) const BEFORE: &str = "SELECT task_id, first_line, lines, data FROM log_chunks WHERE task_id = $1 \
      AND first_line < $2 ORDER BY first_line DESC LIMIT $3";
 
 /// A page of a task's chunks that hold lines after `after`, oldest first.
@@ -356,6 +368,7 @@ mod tests {
             })
             .collect();
         ChunkRow {
+            task_id: "t".into(),
             first_line: LogLineId(10),
             lines: i64::try_from(lines.len()).unwrap(),
             data: pack(&lines).unwrap().chunks().next().unwrap().to_vec(),
@@ -365,6 +378,23 @@ mod tests {
     fn found(chunk: &ChunkRow, text: &str) -> Vec<i64> {
         let lines = chunk.candidates(&Needle::new(text)).unwrap();
         lines.into_iter().map(|(id, _)| id.0).collect()
+    }
+
+    #[test]
+    fn an_error_names_the_task_and_the_lines_that_cannot_be_read() {
+        let mut damaged = chunk(&["a"]);
+        damaged.data.truncate(3);
+        let all = damaged.unpack().map(|_| ());
+        let some = damaged.candidates(&Needle::new("a")).map(|_| ());
+        for error in [all, some].map(Result::unwrap_err) {
+            let text = error.to_string();
+            assert!(
+                text.starts_with(
+                    "stored data of log lines 10 and after of task t cannot be read: "
+                ),
+                "{text}"
+            );
+        }
     }
 
     #[test]

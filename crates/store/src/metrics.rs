@@ -347,23 +347,27 @@ pub struct ChunkRow {
 impl ChunkRow {
     /// The reports in the order of their arrival. `Err` = the stored value cannot be read.
     pub fn unpack(&self) -> Result<Vec<StoredReport>, StoreError> {
-        chunk::unpack(&self.data)
+        chunk::unpack(&self.data).map_err(|error| self.name_in(error))
     }
 
     /// The reports in order, without the metrics of their single batches: those may be a hundred times as much,
     /// and are passed over.
     pub fn unpack_averages(&self) -> Result<Vec<Averages>, StoreError> {
-        chunk::unpack(&self.data)
+        chunk::unpack(&self.data).map_err(|error| self.name_in(error))
     }
 
     /// The reports at `step` in order; `None` = those without one.
     pub fn unpack_at(&self, step: Option<i64>) -> Result<Vec<StoredReport>, StoreError> {
-        let bytes = chunk::unpack_bytes(&self.data)?;
+        let bytes = chunk::unpack_bytes(&self.data).map_err(|error| self.name_in(error))?;
         bytes
             .split(|b| *b == b'\n')
             .filter(|line| !line.is_empty() && is_at(line, step))
-            .map(decode)
+            .map(|line| decode(line).map_err(|error| self.name_in(error)))
             .collect()
+    }
+
+    fn name_in(&self, error: StoreError) -> StoreError {
+        error.in_row(|| format!("metric chunk {} of trial {}", self.id, self.trial_id))
     }
 }
 

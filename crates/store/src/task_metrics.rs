@@ -55,7 +55,11 @@ impl MeasurementChunk {
     /// # Errors
     /// The chunk is damaged.
     pub fn unpack(&self) -> Result<Vec<TaskMeasurement>, StoreError> {
-        chunk::unpack(&self.data)
+        let unpacked = chunk::unpack(&self.data);
+        unpacked.map_err(|error| {
+            let (total, container) = (self.total, &self.container_id);
+            error.in_row(|| format!("measurements {total} of container {container}"))
+        })
     }
 }
 

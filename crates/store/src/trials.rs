@@ -371,7 +371,7 @@ pub async fn count_live(
 
 /// The statement of [`counts`], also for the test of query plans.
 pub(crate) const COUNTS: &str =
-    "SELECT machine, COUNT(*) FROM trials WHERE experiment_id = $1 GROUP BY machine";
+    "SELECT machine, COUNT(*), MIN(id) FROM trials WHERE experiment_id = $1 GROUP BY machine";
 
 /// How many trials of an experiment are in each state.
 pub async fn counts(
@@ -379,14 +379,16 @@ pub async fn counts(
     experiment_id: ExperimentId,
 ) -> Result<TrialCounts, StoreError> {
     conn.flush().await?;
-    let rows = fetch_all!(conn, (String, i64), COUNTS, experiment_id)?;
+    let rows = fetch_all!(conn, (String, i64, TrialId), COUNTS, experiment_id)?;
     let mut counts = TrialCounts::default();
-    for (machine, number) in rows {
-        let state = column::json(&machine).map_err(|message| StoreError::Corrupt {
-            what: format!("state of a trial of experiment {experiment_id}"),
+    for (machine, number, first) in rows {
+        let corrupt = |message| StoreError::Corrupt {
+            what: format!("state of trial {first} of experiment {experiment_id}"),
             message,
-        })?;
-        counts.add(state, u64::try_from(number).unwrap_or(0));
+        };
+        let state = column::json(&machine).map_err(corrupt)?;
+        let number = u64::try_from(number).map_err(|error| corrupt(error.to_string()))?;
+        counts.add(state, number);
     }
     Ok(counts)
 }

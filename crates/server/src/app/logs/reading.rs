@@ -607,6 +607,7 @@ mod tests {
     #[test]
     fn pages_of_small_chunks_grow_and_pages_of_large_ones_shrink() {
         let chunk = |bytes| ChunkRow {
+            task_id: "t".into(),
             first_line: LogLineId(1),
             lines: 1,
             data: vec![0; bytes],
@@ -623,6 +624,7 @@ mod tests {
     #[test]
     fn a_search_begins_with_one_chunk_and_goes_on_with_many() {
         let chunk = || ChunkRow {
+            task_id: "t".into(),
             first_line: LogLineId(1),
             lines: 1,
             data: vec![0; 100],
@@ -649,6 +651,7 @@ mod tests {
         };
         let packed = det_store::logs::pack(&[line]).unwrap();
         let chunk = |first_line| ChunkRow {
+            task_id: "t".into(),
             first_line: LogLineId(first_line),
             lines: 1,
             data: packed.chunks().next().unwrap().to_vec(),
