@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use det_config::env_name;
 use det_config::secrets::shown_variable;
 use det_server::app::reload::{Mode, ReloadCaller};
 use nix::unistd::AccessFlags;
@@ -207,7 +208,7 @@ pub(crate) fn secrets_in_flags(flags: &[(String, String)]) -> Vec<&str> {
 /// Logs a warning for each secret that was given as a flag.
 pub(crate) fn warn_of_secrets(flags: &[(String, String)]) {
     for key in secrets_in_flags(flags) {
-        let variable = format!("DET_{}", key.replace('.', "_").to_uppercase());
+        let variable = env_name(key);
         tracing::warn!(
             "\"{key}\" was given on the command line, where every user of this host can read it: put it into the \
              configuration file, into the variable {variable}, or into a file named by {variable}_FILE"

@@ -29,28 +29,24 @@ pub enum LogAction {
     ExcludeNode,
 }
 
-/// `/dev/shm` of a task when nothing else is given: 4 GiB.
-pub const DEFAULT_SHM_SIZE_BYTES: u64 = 4 << 30;
-/// Seconds that a preempted task has to stop when nothing else is given.
-pub const DEFAULT_PREEMPTION_TIMEOUT: u32 = 3600;
+/// `/dev/shm` of a task when nothing else is given, in bytes, as the schema has it: 4 GiB.
+pub(crate) const DEFAULT_SHM_SIZE: &str = "4294967296";
+
+/// [`DEFAULT_SHM_SIZE`] as a number.
+pub(crate) const fn default_shm_size() -> u64 {
+    match u64::from_str_radix(DEFAULT_SHM_SIZE, 10) {
+        Ok(bytes) => bytes,
+        Err(_) => panic!("a number of bytes"),
+    }
+}
+
 /// Docker network of containers when nothing else is given.
 pub const DEFAULT_NETWORK_MODE: &str = "bridge";
 
 impl TaskContainerDefaults {
-    /// Size of `/dev/shm` in bytes.
-    pub fn effective_shm_size_bytes(&self) -> u64 {
-        self.shm_size_bytes.unwrap_or(DEFAULT_SHM_SIZE_BYTES)
-    }
-
     /// Docker network of containers.
     pub fn effective_network_mode(&self) -> &str {
         self.network_mode.as_deref().unwrap_or(DEFAULT_NETWORK_MODE)
-    }
-
-    /// Seconds that a preempted task has to stop.
-    pub fn effective_preemption_timeout(&self) -> u32 {
-        self.preemption_timeout
-            .unwrap_or(DEFAULT_PREEMPTION_TIMEOUT)
     }
 
     /// The image of work that names none, for each kind of slot.

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use det_taskspec::{BindMount, DeviceMapping, RegistryAuth};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::experiment::Searcher;
 use crate::experiment::schema::EXPERIMENT;
 use crate::master::schema::MASTER;
 use crate::master::{AgentManager, ManagerSettings, ResourceManager};
-use crate::schema::{Field, Kind, Note, Section, Union};
+use crate::schema::{Field, Kind, Need, Note, Section, Union};
 use crate::storage::{CheckpointStorage, StorageLocation};
 
 fn members(value: &impl Serialize) -> BTreeSet<String> {
@@ -143,6 +145,82 @@ fn every_kind_of_storage_has_the_keys_of_its_variant() {
         let held = members(&storage);
         assert!(held.is_subset(&known), "{name}: {held:?} {known:?}");
         assert!(read.is_subset(&held), "{name}: {read:?} {held:?}");
+    }
+}
+
+/// A value with what the schema fills in below it.
+fn filled(kind: Kind, mut value: Value) -> Value {
+    if let (Kind::Section(section), Value::Object(members)) = (kind, &mut value) {
+        for field in section.fields {
+            if let Some(default) = field.default
+                && !members.contains_key(field.name)
+            {
+                let default = filled(field.kind, serde_json::from_str(default).unwrap());
+                members.insert(field.name.to_owned(), default);
+            }
+        }
+    }
+    value
+}
+
+/// Checks that the type reads a variant exactly when all that the schema requires is given, and that what the schema fills in
+/// is what the type then has. `required` = a value for each key that the schema requires.
+fn agrees<T: Serialize + DeserializeOwned>(union: &'static Union, name: &str, required: &Value) {
+    let variant = union.variant(name).unwrap();
+    let fields: Vec<&Field> = union.common.iter().chain(variant.fields).collect();
+    let is_required = |field: &&&Field| field.need != Need::Optional;
+    let declared = names(fields.iter().filter(is_required).copied());
+    assert_eq!(members(required), declared, "{name}: what is required");
+    let mut whole = required.clone();
+    whole[union.tag] = json!(name);
+    for field in &fields {
+        if let Some(default) = field.default {
+            whole[field.name] = filled(field.kind, serde_json::from_str(default).unwrap());
+        }
+    }
+    let read = |document: &Value| serde_json::from_value::<T>(document.clone());
+    let value = read(&whole).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let written = serde_json::to_value(&value).unwrap();
+    for field in &fields {
+        let given = whole.get(field.name).unwrap_or(&Value::Null);
+        let kept = written.get(field.name).unwrap_or(&Value::Null);
+        assert_eq!(kept, given, "{name}: {}", field.name);
+    }
+    for key in declared {
+        let mut less = whole.clone();
+        less.as_object_mut().unwrap().remove(&key);
+        assert!(read(&less).is_err(), "{name} is read without \"{key}\"");
+    }
+}
+
+#[test]
+fn types_require_and_have_what_the_schema_of_their_union_requires_and_fills_in() {
+    let storage = union_at(&EXPERIMENT, "checkpoint_storage");
+    for (name, required) in [
+        ("shared_fs", json!({"host_path": "/a"})),
+        ("directory", json!({"container_path": "/a"})),
+        ("s3", json!({"bucket": "b"})),
+        ("gcs", json!({"bucket": "b"})),
+        ("azure", json!({"container": "c"})),
+    ] {
+        agrees::<CheckpointStorage>(storage, name, &required);
+    }
+    let searcher = union_at(&EXPERIMENT, "searcher");
+    let compared = json!({"metric": "l", "max_trials": 2, "time_metric": "batches", "max_time": 9});
+    let mut halving = compared.clone();
+    halving["num_rungs"] = json!(2);
+    for (name, required) in [
+        ("single", json!({"metric": "l"})),
+        ("random", json!({"metric": "l", "max_trials": 2})),
+        ("grid", json!({"metric": "l"})),
+        ("async_halving", halving),
+        ("adaptive_asha", compared),
+    ] {
+        agrees::<Searcher>(searcher, name, &required);
+    }
+    let manager = union_at(&MASTER, "resource_manager");
+    for name in ["agent", "kubernetes"] {
+        agrees::<ResourceManager>(manager, name, &json!({}));
     }
 }
 

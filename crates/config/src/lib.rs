@@ -54,7 +54,7 @@ pub use layers::{LoadedAgent, LoadedConfig, LoadedMaster, Sources};
 pub use log::Log;
 pub use master::MasterConfig;
 pub use overrides::{apply_overrides, hidden_by_overrides, unlikely as unlikely_overrides};
-pub use schema::{Key, Requirement, Status};
+pub use schema::{Key, Requirement, Status, env_name};
 pub use submitted::{
     CompletionDefaults, Experiment, PolicedSubmission, SubmittedDocument, SubmittedTask,
     TaskDefaults,

@@ -21,8 +21,8 @@ pub(crate) use check::{
 };
 pub(crate) use declare::{about, keys};
 pub(crate) use json::{document_schema, duration_schema, template_schema};
-pub use keys::{Key, Requirement, Status};
-pub(crate) use keys::{env_name, keys as keys_of};
+pub(crate) use keys::keys as keys_of;
+pub use keys::{Key, Requirement, Status, env_name};
 pub(crate) use merge::{Merge, merge_documents};
 pub(crate) use pod_merge::without_directives;
 #[cfg(test)]

@@ -4,7 +4,6 @@
 
 mod checks;
 mod schema;
-mod types;
 
 use std::fmt;
 use std::time::Duration;

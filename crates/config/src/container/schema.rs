@@ -1,6 +1,6 @@
 //! The keys of what a container gets: environments, mounts, devices, the cluster's defaults for them.
 
-use super::{LogPolicy, PerDevice};
+use super::{DEFAULT_SHM_SIZE, LogPolicy, PerDevice};
 use det_taskspec::{BindMount, DeviceMapping, RegistryAuth};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -644,7 +644,7 @@ keys! {
         /// Ports that Gloo may use between containers of a task, as `low:high`.
         gloo_port_range: Option<String> = Kind::Special(&PORT_RANGE), built_in("\"\"");
         /// Size of `/dev/shm` in bytes.
-        shm_size_bytes: Option<u64> = POSITIVE, built_in("4294967296");
+        shm_size_bytes: Option<u64> = POSITIVE, built_in(DEFAULT_SHM_SIZE);
         /// Docker network of containers; `host` is the host's own, also on Kubernetes.
         network_mode: Option<String> = Kind::Special(&NOT_EMPTY), built_in("\"bridge\"");
         /// Kubernetes pod of tasks without slots.

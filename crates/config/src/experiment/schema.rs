@@ -3,8 +3,10 @@
 mod searcher;
 
 use super::searcher::Searcher;
-use super::types::{CheckpointPolicy, Entrypoint, Length, default_shm_size};
-use crate::container::{BindMount, Environment, LogPolicy, Pbs, Slurm};
+use super::types::{CheckpointPolicy, Entrypoint, Length};
+use crate::container::{
+    BindMount, DEFAULT_SHM_SIZE, Environment, LogPolicy, Pbs, Slurm, default_shm_size,
+};
 use crate::hyperparameters::Space;
 use crate::storage::CheckpointStorage;
 use det_taskspec::DeviceMapping;
@@ -185,7 +187,7 @@ keys! {
         is_single_node: Option<bool> = Kind::Bool;
         /// Size of `/dev/shm` in bytes, or as text with a unit such as `2G`.
         #[serde(default = "default_shm_size")]
-        shm_size: u64 = Kind::Special(&BYTE_SIZE), built_in("4294967296");
+        shm_size: u64 = Kind::Special(&BYTE_SIZE), built_in(DEFAULT_SHM_SIZE);
         /// Devices of the host that every trial may use.
         devices: Vec<DeviceMapping> = DEVICES, or("[]"), merged(Merge::NewBy("container_path"));
         /// Key of old versions, without effect.

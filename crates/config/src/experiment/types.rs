@@ -35,7 +35,3 @@ pub enum Length {
     /// Number of passes over the data set.
     Epochs(u64),
 }
-
-pub(super) fn default_shm_size() -> u64 {
-    crate::container::DEFAULT_SHM_SIZE_BYTES
-}

@@ -226,9 +226,9 @@ resource_pools:
 "#,
     );
     let effective = config.effective_task_container_defaults("default");
-    assert_eq!(effective.effective_shm_size_bytes(), 5);
+    assert_eq!(effective.shm_size_bytes, Some(5));
     assert_eq!(effective.effective_network_mode(), "host");
-    assert_eq!(effective.effective_preemption_timeout(), 3600);
+    assert_eq!(effective.preemption_timeout, None);
     assert_eq!(effective.force_pull_image, Some(false));
     assert_eq!(effective.image.cpu.as_deref(), Some("mine"));
     assert_eq!(effective.image.cuda.as_deref(), Some("g"));

@@ -53,8 +53,8 @@ pub enum Status {
     Old(&'static str),
 }
 
-/// The variable that sets a key: `db.ssl_mode` is `DET_DB_SSL_MODE`.
-pub(crate) fn env_name(path: &str) -> String {
+/// The environment variable that sets a key of a process's configuration: `db.ssl_mode` is set by `DET_DB_SSL_MODE`.
+pub fn env_name(path: &str) -> String {
     let letter = |letter| match letter {
         '.' | '-' => '_',
         letter => letter.to_ascii_uppercase(),

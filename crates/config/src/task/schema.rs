@@ -1,7 +1,6 @@
 //! The keys of a task; `docs/reference/task-configuration.md` is made from them.
 
-use super::types::default_shm_size;
-use crate::container::{BindMount, Environment, Pbs, Slurm};
+use crate::container::{BindMount, DEFAULT_SHM_SIZE, Environment, Pbs, Slurm, default_shm_size};
 use det_taskspec::{DeviceMapping, NotebookIdleType};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -96,7 +95,7 @@ keys! {
         is_single_node: Option<bool> = Kind::Bool;
         /// Size of `/dev/shm` in bytes, or as text with a unit such as `2G`.
         #[serde(default = "default_shm_size")]
-        shm_size: u64 = Kind::Special(&BYTE_SIZE), built_in("4294967296");
+        shm_size: u64 = Kind::Special(&BYTE_SIZE), built_in(DEFAULT_SHM_SIZE);
         /// Devices of the host that the task may use.
         devices: Vec<DeviceMapping> = DEVICES, or("[]"), merged(Merge::NewBy("container_path"));
         /// Key of old versions, without effect.
