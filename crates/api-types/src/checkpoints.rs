@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{AllocationId, CheckpointId, ExperimentId, TaskId, TrialId};
+use det_ids::{AllocationId, CheckpointId, ExperimentId, StorageId, TaskId, TrialId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -74,7 +74,8 @@ pub struct Checkpoint {
     /// The training it comes from.
     pub training: CheckpointTrainingMetadata,
     /// Storage that contains it, as configured at the start of the run.
-    pub storage_id: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub storage_id: Option<StorageId>,
 }
 
 /// The training a checkpoint comes from.

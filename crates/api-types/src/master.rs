@@ -1,5 +1,6 @@
 //! The master itself: identity, configuration, health.
 
+use det_ids::ClusterId;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -39,7 +40,8 @@ pub struct GetMasterResponse {
     /// Identity of this master process.
     pub master_id: String,
     /// Identity of the cluster, as old as its store.
-    pub cluster_id: String,
+    #[schema(value_type = String)]
+    pub cluster_id: ClusterId,
     /// Name of the cluster.
     pub cluster_name: String,
     /// Whether usage is reported to anyone.
@@ -248,7 +250,8 @@ pub struct Info {
     /// Identity of this master process.
     pub master_id: String,
     /// Identity of the cluster, as old as its store.
-    pub cluster_id: String,
+    #[schema(value_type = String)]
+    pub cluster_id: ClusterId,
     /// Name of the cluster, as the master's configuration gives it; empty = none.
     pub cluster_name: String,
     /// Whether usage is reported to anyone, in the form that older clients read.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use det_ids::{CheckpointId, ExperimentId, RunId, TaskId, TrialId};
+use det_ids::{CheckpointId, ExperimentId, RunId, StorageId, TaskId, TrialId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -435,7 +435,8 @@ pub struct RunPrepareForReportingRequest {
 #[serde(rename_all = "camelCase", default)]
 pub struct RunPrepareForReportingResponse {
     /// Number of that storage, to be named in checkpoint reports.
-    pub storage_id: Option<i64>,
+    #[schema(value_type = Option<i64>)]
+    pub storage_id: Option<StorageId>,
 }
 
 /// Answer of `GetRunMetadata`.

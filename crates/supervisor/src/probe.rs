@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use det_host_paths::{SHARED_MODE, Sharer, Trust, open_as_is, share};
+use det_ids::ClusterId;
 use det_taskspec::{SHARED_FS_DIR, UNPRIVILEGED_ID, tensorboard_directory};
 use serde_json::Value;
 
@@ -45,7 +46,7 @@ impl Storage {
 ///
 /// Only for storage that is a directory: cloud storage is checked by the training library, which has the client
 /// libraries, and has no directories.
-pub(crate) fn check(storage: &Value, cluster_id: &str) -> Result<Vec<String>, SetupError> {
+pub(crate) fn check(storage: &Value, cluster_id: &ClusterId) -> Result<Vec<String>, SetupError> {
     let Some(found) = directory(storage, Path::new(SHARED_FS_DIR))? else {
         return Ok(Vec::new());
     };
@@ -96,7 +97,7 @@ fn foreign_owner(storage: &Storage, base: &Path) -> Option<String> {
 /// Makes what is missing of `CLUSTER/tensorboard/experiment`, open to the tasks of all users. Training libraries make it by
 /// the umask, so that only the user whose task came first could write below it. What exists keeps its mode: it is another
 /// task's or an administrator's.
-fn share_tensorboard(base: &Path, cluster_id: &str) -> Result<(), String> {
+fn share_tensorboard(base: &Path, cluster_id: &ClusterId) -> Result<(), String> {
     let below = tensorboard_directory(cluster_id);
     let made = open_as_is(base)
         .map_err(|error| error.to_string())
@@ -283,7 +284,7 @@ mod tests {
         fs::create_dir(dir.path().join("k")).unwrap();
         fs::set_permissions(dir.path().join("k"), Permissions::from_mode(0o750)).unwrap();
         for _ in 0..2 {
-            assert_eq!(check(&storage, "k").unwrap(), Vec::<String>::new());
+            assert_eq!(check(&storage, &"k".into()).unwrap(), Vec::<String>::new());
         }
         assert_eq!(
             mode("k"),
@@ -301,7 +302,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("k"), "").unwrap();
         let storage = json!({"type": "directory", "container_path": dir.path()});
-        let warnings = check(&storage, "k").unwrap();
+        let warnings = check(&storage, &"k".into()).unwrap();
         assert_eq!(warnings.len(), 1);
         let warning = &warnings[0];
         assert!(
@@ -315,7 +316,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        let error = check(&json!({"type": "directory", "container_path": file}), "k").unwrap_err();
+        let error = check(
+            &json!({"type": "directory", "container_path": file}),
+            &"k".into(),
+        )
+        .unwrap_err();
         let text = error.to_string();
         assert!(
             text.contains("could not create") && text.contains("uid"),
@@ -335,7 +340,7 @@ mod tests {
         }
         let path = dir.path().join("above/own");
         let own = json!({"type": "directory", "container_path": path});
-        check(&own, "k").unwrap();
+        check(&own, &"k".into()).unwrap();
         assert_eq!(mode(&path), SHARED_MODE);
         assert_ne!(
             mode(&dir.path().join("above")),

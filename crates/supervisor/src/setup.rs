@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use det_ids::ClusterId;
 use det_taskspec::diagnosis::STACKS_DIR;
 use det_taskspec::{CheckedMount, Script, TaskFile, variables as v};
 use serde::Deserialize;
@@ -104,7 +105,8 @@ impl Setup {
             let accelerators = scope.spawn(|| accelerators::inspect(&self.env, &self.diagnostics));
             let probe = self.script.storage_probe.as_ref();
             let cluster = self.env.text(v::DET_CLUSTER_ID).unwrap_or_default();
-            let probe = probe.map(|storage| scope.spawn(|| probe::check(storage, cluster)));
+            let cluster = ClusterId::from(cluster);
+            let probe = probe.map(|storage| scope.spawn(move || probe::check(storage, &cluster)));
             let context = if self.script.context {
                 self.fetch_context()
                     .map(|()| context_unpacked = Some(now_micros()))

@@ -271,7 +271,7 @@ fn mounts(task: &TaskFacts) -> Vec<Mount> {
 
 /// What tasks of all users share in the cluster's own storage, which is in this directory of its mount.
 fn shared_directories(task: &TaskFacts, own: &str) -> SharedDirectories {
-    let tensorboard = tensorboard_directory(task.cluster.cluster_id.as_str());
+    let tensorboard = tensorboard_directory(&task.cluster.cluster_id);
     SharedDirectories {
         checkpoints: own.to_owned(),
         tensorboard: match own {

@@ -1,6 +1,6 @@
 //! The specification of one container, as the master sends it to the place that runs it.
 
-use det_ids::{AllocationId, ContainerId, RunId, SlotId, TaskId, TrialId, UserId};
+use det_ids::{AllocationId, ClusterId, ContainerId, RunId, SlotId, TaskId, TrialId, UserId};
 use serde::{Deserialize, Serialize};
 
 use crate::kind::TaskKind;
@@ -313,7 +313,7 @@ pub struct SharedDirectories {
 }
 
 /// Where the TensorBoard files of all experiments of a cluster are in checkpoint storage: a directory for each experiment.
-pub fn tensorboard_directory(cluster_id: &str) -> String {
+pub fn tensorboard_directory(cluster_id: &ClusterId) -> String {
     format!("{cluster_id}/tensorboard/experiment")
 }
 

@@ -12,7 +12,7 @@ use det_api_types::checkpoints::{
 };
 use det_api_types::page::Empty;
 use det_api_types::wire::Int64;
-use det_ids::{CheckpointId, ExperimentId, StorageId};
+use det_ids::{CheckpointId, ExperimentId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -101,7 +101,7 @@ fn report(body: Checkpoint) -> AppResult<CheckpointReport> {
         metadata: body.metadata.0,
         resources: sizes(body.resources),
         reported_at: body.report_time.map(|time| time.0),
-        storage_id: body.storage_id.map(StorageId),
+        storage_id: body.storage_id,
     })
 }
 

@@ -52,7 +52,7 @@ async fn info(State(master): State<Master>) -> Answer {
     message(&Info {
         version: API_VERSION.into(),
         master_id: identity.master_id.into(),
-        cluster_id: identity.cluster_id.into(),
+        cluster_id: identity.cluster_id,
         cluster_name: identity.cluster_name,
         telemetry: InfoTelemetry { enabled: false },
         sso_providers: None,
@@ -115,7 +115,7 @@ async fn get_master(State(master): State<Master>) -> Answer {
     message(&GetMasterResponse {
         version: API_VERSION.into(),
         master_id: identity.master_id.into(),
-        cluster_id: identity.cluster_id.into(),
+        cluster_id: identity.cluster_id,
         cluster_name: identity.cluster_name,
         branding: "determined".into(),
         user_management_enabled: true,

@@ -230,7 +230,7 @@ async fn run_prepare_for_reporting(
         .start_run(&actor, body.run_id, storage)
         .await?;
     message(&RunPrepareForReportingResponse {
-        storage_id: Some(storage_id.0),
+        storage_id: Some(storage_id),
     })
 }
 

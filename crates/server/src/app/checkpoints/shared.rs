@@ -68,7 +68,7 @@ fn prepare_in(root: &Path, below: &Path, cluster_id: &ClusterId) -> Result<(), O
         path: root.to_owned(),
         source,
     })?;
-    let tensorboard = below.join(tensorboard_directory(cluster_id.as_str()));
+    let tensorboard = below.join(tensorboard_directory(cluster_id));
     share_as_host(&root, &tensorboard, trust, |from| {
         tracing::warn!(path = %from.path.display(), uid = from.uid, "{from}");
     })

@@ -86,7 +86,7 @@ pub fn checkpoint(
         metadata: object("metadata of checkpoint", &row.uuid, &row.metadata)?,
         state: CheckpointState::from_name(row.state.name()).unwrap_or_default(),
         training,
-        storage_id: row.storage_id.map(|id| id.0),
+        storage_id: row.storage_id,
     })
 }
 
