@@ -460,9 +460,6 @@ pub struct PatchProject {
     pub key: Option<String>,
 }
 
-/// Answer of `GetProjectByKey`, `PostProject` and `PatchProject`.
-pub type ProjectResponse = GetProjectResponse;
-
 /// Body of `MoveProject`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -265,14 +265,6 @@ impl Search {
         trials.map(|trial| (&trial.request_id, trial.state))
     }
 
-    /// Whether the trial has sent a report that the search could not use: [`Event::UnusableValidation`], or a
-    /// validation without its time. Ask before and after an event to log it once per trial.
-    pub fn has_unusable_report(&self, request_id: &RequestId) -> bool {
-        self.trials
-            .number(request_id)
-            .is_some_and(|number| self.trials.get(number).reports.has_unusable())
-    }
-
     fn record_validation(
         &mut self,
         request_id: &RequestId,

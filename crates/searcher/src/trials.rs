@@ -47,10 +47,6 @@ impl Reports {
         matches!(self, Self::Usable | Self::Mixed)
     }
 
-    pub(crate) fn has_unusable(self) -> bool {
-        matches!(self, Self::Unusable | Self::Mixed)
-    }
-
     fn and_usable(self) -> Self {
         match self {
             Self::Nothing | Self::Usable => Self::Usable,

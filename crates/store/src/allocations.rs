@@ -270,16 +270,6 @@ pub(crate) async fn set_logs_deleted(
     Ok(())
 }
 
-/// Stores what log policies found in a task's log.
-pub async fn set_log_findings(
-    conn: &mut Conn<'_>,
-    task_id: &TaskId,
-    findings: LogFindings,
-) -> Result<(), StoreError> {
-    edit_task(conn, task_id, |row| row.log_findings = Some(findings)).await?;
-    Ok(())
-}
-
 /// Stores how long a task's log is kept: see [`TaskRow::log_retention_days`].
 pub async fn set_log_retention(
     conn: &mut Conn<'_>,

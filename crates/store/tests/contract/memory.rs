@@ -284,7 +284,9 @@ async fn act_on_the_rest(
             allocations::set_log_retention(&mut tx.conn(), task_id, Some(n % 40)).await?;
             let mut findings = LogFindings::default();
             findings.add_match(&format!("policy {n}"));
-            allocations::set_log_findings(&mut tx.conn(), task_id, findings).await?;
+            tx.load_task(task_id).await?;
+            let mut live = tx.live_rows();
+            live.edit_task(task_id, |row| row.log_findings = Some(findings));
             logs::retention::delete(&mut tx.conn(), task_id, 2, n)
                 .await
                 .map(|_| ())

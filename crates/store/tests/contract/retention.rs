@@ -180,12 +180,11 @@ pub(crate) async fn a_log_is_kept_as_long_as_its_task_says(world: &World) {
 }
 
 pub(crate) async fn what_log_policies_found_is_kept_with_the_task(world: &World) {
-    let id = TaskId::from("t");
-    stored_task(world, task("t", None, None)).await;
     let mut findings = LogFindings::default();
     assert!(findings.add_match("oom") && findings.exclude("a".into(), "out of memory"));
-    let new = findings.clone();
-    change!(world, conn => allocations::set_log_findings(conn, &id, new).await);
+    let mut row = task("t", None, None);
+    row.log_findings = Some(findings.clone());
+    stored_task(world, row).await;
     let world = world.reopened().await;
     let row = read!(world, conn => allocations::find_task(conn, &"t".into()).await).unwrap();
     assert_eq!(row.log_findings, Some(findings));
