@@ -1,7 +1,7 @@
 //! Seals: by them the master knows the Jobs that it made from those that others write with its labels and a record of
 //! their own.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 
 use det_ids::Micros;
@@ -49,7 +49,7 @@ impl Seal {
     pub fn of_manager(&self, name: &str) -> Self {
         let secret = keyed(&self.secret, &["manager", name]).finalize();
         Self {
-            secret: hexadecimal(&secret.into_bytes()).into(),
+            secret: hex::encode(secret.into_bytes()).into(),
             former: former(&self.former, &[name]).into(),
             since: self.since.clone(),
         }
@@ -59,7 +59,7 @@ impl Seal {
     /// and name.
     pub fn of(&self, (namespace, job): (&str, &str), record: &str) -> String {
         let sealed = keyed(&self.secret, &["job", namespace, job, record]).finalize();
-        hexadecimal(&sealed.into_bytes())
+        hex::encode(sealed.into_bytes())
     }
 
     /// Whether records were not sealed yet when a Job of the API was created. The time of its creation is the API server's.
@@ -105,7 +105,7 @@ impl Seal {
             .chain_update(Sha256::digest(self.former.as_bytes()))
             .chain_update(parts.finalize())
             .finalize();
-        *seal == hexadecimal(&sealed)
+        *seal == hex::encode(sealed)
     }
 }
 
@@ -153,32 +153,18 @@ fn former(secret: &str, texts: &[&str]) -> String {
     for text in texts {
         of_texts.update(Sha256::digest(text.as_bytes()));
     }
-    hexadecimal(&of_texts.finalize())
+    hex::encode(of_texts.finalize())
 }
 
 /// The bytes that hexadecimal digits encode; none for what is no seal.
 fn bytes(digits: &str) -> Vec<u8> {
-    let pairs = digits.as_bytes().chunks(2);
-    let pairs = pairs.map(|pair| {
-        let pair = std::str::from_utf8(pair).ok()?;
-        // Not a sign, which numbers may have.
-        let are_digits = pair
-            .bytes()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        (pair.len() == 2 && are_digits)
-            .then(|| u8::from_str_radix(pair, 16).ok())
-            .flatten()
-    });
-    pairs.collect::<Option<Vec<u8>>>().unwrap_or_default()
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in bytes {
-        // A `String` takes every text.
-        let _ = write!(text, "{byte:02x}");
+    let bytes = hex::decode(digits).unwrap_or_default();
+    // Seals are written in lower case.
+    if hex::encode(&bytes) == digits {
+        bytes
+    } else {
+        Vec::new()
     }
-    text
 }
 
 #[cfg(test)]

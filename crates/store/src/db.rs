@@ -514,6 +514,7 @@ impl Connector {
                     Err(error) => Err(error),
                 };
                 if let Err(error) = ready {
+                    // The server notices the end of the connection in any case; the first error is the one that matters.
                     let _ = conn.close().await;
                     return Err(error);
                 }

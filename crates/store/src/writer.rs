@@ -270,6 +270,7 @@ impl Writer {
     pub(crate) async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.queue.send(Message::Close(done)).is_ok() {
+            // An error = the writer has ended without an answer, and is closed as well.
             let _ = closed.await;
         }
     }

@@ -382,6 +382,7 @@ fn unwritable(what: &str, paths: &[&str], create: bool) -> IsolationRow {
         .filter(|path| {
             let opened = File::options().append(true).create(create).open(path);
             if create && opened.is_ok() {
+                // Whether it can be removed again is not the question: it is empty, and the row reports that it could be made.
                 drop(fs::remove_file(path));
             }
             opened.is_ok()

@@ -205,6 +205,7 @@ impl Call {
             ));
         }
         if let Ok(mask) = before {
+            // It was this thread's mask before, so that it cannot be refused.
             let _ = mask.thread_set_mask();
         }
         self.run_cold()
@@ -570,6 +571,7 @@ fn release_streams() {
     let Ok(null) = fs::File::options().read(true).write(true).open("/dev/null") else {
         return;
     };
+    // What stays open delays its reader until this process ends, which follows the program's end.
     let _ = nix::unistd::dup2_stdin(&null);
     let _ = nix::unistd::dup2_stdout(&null);
     let _ = nix::unistd::dup2_stderr(&null);
@@ -580,9 +582,10 @@ fn end_as(status: WaitStatus) -> ExitCode {
     match status {
         WaitStatus::Exited(_, code) => ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)),
         WaitStatus::Signaled(_, signal, _) => {
-            // The program has left its memory, if that is wanted.
+            // The program has left its memory, if that is wanted. Where this process does too, it is one file more.
             let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
             set_default(signal);
+            // If one of these failed, the exit code below would report the signal.
             let _ = SigSet::empty().thread_set_mask();
             let _ = nix::sys::signal::raise(signal);
             ExitCode::from(u8::try_from(128 + signal as i32).unwrap_or(1))
