@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_notice_says_what_is_open_or_why_there_is_no_sandbox() {
+    fn the_notice_names_what_is_open_or_why_there_is_no_sandbox() {
         let row = |what: &str, outcome| IsolationRow {
             what: what.into(),
             outcome,

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn an_administrators_right_is_never_less_than_that_of_another_person() {
+    fn an_administrators_right_is_never_less_than_that_of_another_user() {
         for (permission, target) in every_question() {
             if decide(&user(ADA), permission, &target).is_allowed() {
                 let decision = decide(&administrator(ADA), permission, &target);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owners_right_is_never_less_than_that_of_another_person() {
+    fn an_owners_right_is_never_less_than_that_of_another_user() {
         for (permission, target) in every_question() {
             let others = decide(&user(BOB), permission, &target.owned_by(ADA));
             let owners = decide(&user(ADA), permission, &target.owned_by(ADA));
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_is_missing() {
+    fn refusals_name_what_is_missing() {
         let bobs = Target::of(Kind::Experiment).owned_by(BOB);
         let others_trial = Target::identified(Identity::Trial(TrialId(8))).owned_by(ADA);
         for (actor, permission, target, expected) in [

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_events_and_the_masters_log() {
+    fn users_read_events_and_the_masters_log() {
         expect(Permission::Read, &[Kind::Event, Kind::MasterLog], "yyy---");
     }
 
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn all_create_work_and_people_create_the_rest() {
+    fn all_create_work_and_users_create_the_rest() {
         expect(
             Permission::Create,
             &[Kind::Experiment, Kind::Task],
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn people_steer_and_tasks_steer_what_is_their_owners() {
+    fn users_steer_and_tasks_steer_what_is_their_owners() {
         expect(Permission::Steer, &[Kind::Experiment, Kind::Task], "yyyyy-");
     }
 
@@ -415,13 +415,13 @@ mod tests {
     }
 
     #[test]
-    fn owners_and_administrators_change_in_person() {
+    fn owners_and_administrators_change_by_themselves() {
         let owned = [Kind::Workspace, Kind::Project, Kind::Template, Kind::User];
         expect(Permission::Change, &owned, "yy----");
     }
 
     #[test]
-    fn people_annotate() {
+    fn users_annotate() {
         expect(
             Permission::Annotate,
             &[Kind::Workspace, Kind::Project],
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_and_administrators_delete_in_person() {
+    fn owners_and_administrators_delete_by_themselves() {
         let owned = [
             Kind::Experiment,
             Kind::Workspace,

@@ -157,7 +157,7 @@ fn refusing_once(stub: &StubMaster) {
 }
 
 #[test]
-fn nobody_acts_as_the_default_user_in_silence_after_a_login_that_failed() {
+fn no_user_acts_as_the_default_user_in_silence_after_a_login_that_failed() {
     let stub = StubMaster::start();
     stub.on("GET /info", ok(json!({})));
     stub.on("GET /api/v1/agents", ok(json!({"agents": []})));
@@ -193,7 +193,7 @@ fn nobody_acts_as_the_default_user_in_silence_after_a_login_that_failed() {
 }
 
 #[test]
-fn a_question_that_nobody_answers_is_named_with_how_to_answer_it() {
+fn a_question_without_an_answer_is_named_with_how_to_answer_it() {
     let stub = StubMaster::start();
     stub.on("GET /info", ok(json!({})));
     stub.on("POST /api/v1/users", ok(json!({"user": {}})));

@@ -97,7 +97,7 @@ fn deleting_asks_first() {
 }
 
 #[test]
-fn deleting_an_unmanaged_experiment_says_which_files_stay() {
+fn deleting_an_unmanaged_experiment_names_the_files_that_stay() {
     let stub = StubMaster::start();
     for id in [7, 8] {
         stub.on(

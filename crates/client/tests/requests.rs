@@ -29,7 +29,7 @@ fn store() -> (tempfile::TempDir, TokenStore) {
     (directory, store)
 }
 
-fn nobody_asks(user: &str) -> io::Result<Secret> {
+fn no_terminal_asks(user: &str) -> io::Result<Secret> {
     Err(io::Error::other(format!(
         "the password of {user} was asked for"
     )))
@@ -238,13 +238,19 @@ async fn a_cut_stream_is_not_a_good_end() {
 }
 
 #[tokio::test]
-async fn nobody_named_is_the_default_user_with_a_blank_password() {
+async fn no_name_is_the_default_user_with_a_blank_password() {
     let stub = StubMaster::start();
     let (_directory, store) = store();
     let environment = Environment::default();
-    let session = Session::open(client(&stub), &store, &environment, None, &mut nobody_asks)
-        .await
-        .unwrap();
+    let session = Session::open(
+        client(&stub),
+        &store,
+        &environment,
+        None,
+        &mut no_terminal_asks,
+    )
+    .await
+    .unwrap();
     assert_eq!(session.user, "determined");
     assert_eq!(session.weak_password, ["is blank"]);
     let sent = stub.last("POST /api/v1/auth/login").json();
@@ -254,9 +260,15 @@ async fn nobody_named_is_the_default_user_with_a_blank_password() {
     );
 
     // The second time the token is stored, and only checked.
-    let session = Session::open(client(&stub), &store, &environment, None, &mut nobody_asks)
-        .await
-        .unwrap();
+    let session = Session::open(
+        client(&stub),
+        &store,
+        &environment,
+        None,
+        &mut no_terminal_asks,
+    )
+    .await
+    .unwrap();
     assert!(session.weak_password.is_empty());
     let lines: Vec<_> = stub.asked().into_iter().map(|asked| asked.line).collect();
     assert_eq!(lines, ["POST /api/v1/auth/login", "GET /api/v1/me"]);
@@ -275,7 +287,7 @@ async fn a_default_user_with_a_password_means_not_logged_in() {
         &store,
         &Environment::default(),
         None,
-        &mut nobody_asks,
+        &mut no_terminal_asks,
     )
     .await
     .unwrap_err();
@@ -334,7 +346,7 @@ async fn a_master_in_trouble_does_not_cost_the_token() {
         &store,
         &Environment::default(),
         Some("ada"),
-        &mut nobody_asks,
+        &mut no_terminal_asks,
     )
     .await
     .unwrap_err();
@@ -351,9 +363,15 @@ async fn inside_a_task_the_tasks_token_is_used() {
         password: None,
         user_token: Some(Secret::new("TASK")),
     };
-    let session = Session::open(client(&stub), &store, &environment, None, &mut nobody_asks)
-        .await
-        .unwrap();
+    let session = Session::open(
+        client(&stub),
+        &store,
+        &environment,
+        None,
+        &mut no_terminal_asks,
+    )
+    .await
+    .unwrap();
     assert_eq!(
         (session.user.as_str(), session.token()),
         ("owner", Secret::new("TASK"))
@@ -442,7 +460,7 @@ async fn a_certificate_for_another_name_needs_that_name() {
 }
 
 #[tokio::test]
-async fn noverify_trusts_anybody() {
+async fn noverify_trusts_every_certificate() {
     let (master, _) = tls_master("elsewhere.example.org").await;
     let trust = Trust {
         any_certificate: true,

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_says_what_it_fits() {
+    fn a_template_names_what_it_fits() {
         for (text, fits) in [
             (
                 "environment: {image: x}\nbind_mounts: [{host_path: /a, container_path: b}]",

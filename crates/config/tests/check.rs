@@ -273,7 +273,7 @@ fn what_is_no_document_of_ours_is_not_guessed() {
 }
 
 #[test]
-fn no_name_is_needed_for_what_the_content_says() {
+fn no_name_is_needed_for_what_the_content_shows() {
     use det_config::document::DocumentKind;
     // Every document of a kind is read as that kind, whatever its file is called.
     for (text, kind) in [
@@ -686,7 +686,7 @@ fn what_is_not_closed_is_reported_where_it_was_opened() {
 }
 
 #[test]
-fn a_correction_passes_the_check_or_says_what_it_leaves() {
+fn a_correction_passes_the_check_or_reports_what_it_leaves() {
     let head = "entrypoint: a\nsearcher: {name: random, metric: l, max_trials: 3}\n";
     for (text, left) in [
         ("image: x\nslots: 2\n", &[][..]),
@@ -732,7 +732,7 @@ fn a_correction_passes_the_check_or_says_what_it_leaves() {
 }
 
 #[test]
-fn errors_carry_codes_that_say_their_kind() {
+fn errors_carry_codes_that_name_their_kind() {
     use det_config::ErrorCode;
     let codes = |text: &str| -> Vec<(String, ErrorCode)> {
         let errors = det_config::SubmittedDocument::parse(Experiment, text)

@@ -102,7 +102,7 @@ environment: {environment_variables: [MINE=1]}
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
-fn every_effective_key_says_where_it_comes_from() {
+fn every_effective_key_names_where_it_comes_from() {
     let template = (
         "base".to_owned(),
         "base.yaml".to_owned(),
@@ -649,7 +649,7 @@ fn what_a_pod_of_a_template_deletes_is_deleted_from_the_pools_pod() {
 }
 
 #[test]
-fn a_pools_defaults_say_only_what_they_set() {
+fn a_pools_defaults_show_only_what_they_set() {
     let config = master(MASTER).config;
     let gpu = config.effective_task_container_defaults("gpu");
     assert_eq!(gpu.shm_size_bytes, Some(1000));

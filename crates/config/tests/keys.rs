@@ -267,7 +267,7 @@ fn required_and_secret_keys_are_known() {
 }
 
 #[test]
-fn what_is_not_acted_on_says_so_in_its_status() {
+fn what_is_not_acted_on_has_that_status() {
     let of = |kind: DocumentKind, path: &str| {
         kind.keys()
             .into_iter()

@@ -66,7 +66,7 @@ mod tests {
     use super::PriorityOrder::{HigherFirst, LowerFirst};
 
     #[test]
-    fn each_order_says_which_of_two_priorities_goes_first() {
+    fn each_order_decides_which_of_two_priorities_goes_first() {
         for (order, more_important, less_important) in
             [(LowerFirst, 1_u8, 99_u8), (HigherFirst, 99, 1)]
         {

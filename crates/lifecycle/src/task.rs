@@ -637,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn services_go_on_later_only_where_their_configuration_says_so() {
+    fn services_go_on_later_only_where_they_are_configured_so() {
         use RestartPolicy::{ByTrial, Never, WhenReleased};
         for (kind, usual, opted_in, opted_out) in [
             (TaskKind::Trial, ByTrial, ByTrial, ByTrial),

@@ -353,7 +353,7 @@ mod tests {
         /// trial that starts runs unless its first heartbeat is still to come, and the same report twice in a row is as
         /// good as once.
         #[test]
-        fn a_trial_is_what_its_code_said_last(events in prop::collection::vec(event(), 0..40)) {
+        fn a_trial_is_what_its_code_reported_last(events in prop::collection::vec(event(), 0..40)) {
             let mut state = State::Awaited;
             let mut ended = false;
             for event in events {

@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_compute_are_not_said_to_hang() {
+    fn ranks_that_compute_are_not_reported_as_hanging() {
         let computes = |member| container(member, vec![process("R", "")]);
         let finding = examine(vec![computes(0), computes(1)]);
         assert!(odd(&finding).is_empty());

@@ -148,7 +148,7 @@ impl Forwarder {
     }
 }
 
-/// What an answer of the API means for who wants to connect.
+/// What an answer of the API means for a user who wants to connect.
 fn failed(pod: &ObjectKey, port: u16, error: &ApiError) -> ReachError {
     let ObjectKey { namespace, name } = pod;
     ReachError::Unreachable(match error {

@@ -76,7 +76,7 @@ fn every_named_scenario_does_what_it_expects() {
 }
 
 #[test]
-fn every_named_scenario_says_what_it_shows_and_expects_something() {
+fn every_named_scenario_states_what_it_shows_and_expects_something() {
     let files = files();
     assert!(files.len() > 70, "only {} scenarios", files.len());
     for path in files {
@@ -116,7 +116,7 @@ fn a_scenario_is_the_same_whenever_it_is_played() {
 }
 
 #[test]
-fn the_examples_of_the_document_play_as_they_say() {
+fn the_examples_of_the_document_play_as_described() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scheduler-simulation.md");
     let document = std::fs::read_to_string(document).unwrap();
     let blocks: Vec<&str> = document

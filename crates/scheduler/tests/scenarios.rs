@@ -208,7 +208,7 @@ fn row_5_what_cannot_be_preempted_does_not_backfill() {
 }
 
 #[test]
-fn where_the_higher_number_goes_first_it_preempts_and_is_said_to() {
+fn where_the_higher_number_goes_first_it_preempts_and_is_reported_to() {
     let world = pool()
         .place("a", 2)
         .place("b", 2)
@@ -581,7 +581,7 @@ fn zero_slot_work_is_limited_by_place_and_preempted_by_zero_slot_work() {
 }
 
 #[test]
-fn places_out_of_service_take_nothing_and_say_so() {
+fn places_out_of_service_take_nothing_and_report_it() {
     for state in [
         PlaceState::Draining,
         PlaceState::Disabled,
@@ -605,7 +605,7 @@ fn places_out_of_service_take_nothing_and_say_so() {
 }
 
 #[test]
-fn the_less_important_wait_for_a_lost_connection_but_not_for_a_person() {
+fn the_less_important_wait_for_a_lost_connection_but_not_for_a_user() {
     let world = |state| {
         pool()
             .place("a", 4)

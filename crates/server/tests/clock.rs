@@ -33,7 +33,7 @@ async fn a_step_ends_no_session_sweeps_no_log_and_loses_no_agent() {
     // One that runs on an agent that goes away.
     let id = cluster.experiment("runs", 1).await;
     let running = loop {
-        if let ToAgent::Start(spec) = agent.hear().await {
+        if let ToAgent::Start(spec) = agent.receive().await {
             break spec;
         }
     };

@@ -147,7 +147,7 @@ mod tests {
     use crate::{LogStream, Outage};
 
     #[test]
-    fn a_batch_reads_as_the_wire_contract_says() {
+    fn a_batch_reads_as_the_wire_contract_has_it() {
         let plain = Record {
             timestamp_micros: 1_646_187_318_299_569,
             stdtype: LogStream::Stdout,

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn each_type_counts_what_it_says() {
+    fn each_type_counts_what_it_names() {
         use NotebookIdleType::{Activity, KernelConnections, KernelsOrTerminals};
         let nothing = NotebookActivity::default();
         let (unused, connected) = (kernel(0, "idle", "10:00"), kernel(2, "idle", "10:00"));

@@ -22,7 +22,7 @@ const USER_HOOK: &str = "startup-hook.sh";
 pub(crate) const POOL_HOOK: &str = "dynamic-tcd-startup-hook.sh";
 /// The gate, in the run directory.
 const GATE: &str = ".start-gate";
-/// What is added to the gate's path for the file that is there once the user's hook has begun.
+/// What is added to the gate's path for the file that exists once the user's hook has begun.
 const BEGUN: &str = "-user";
 
 /// Which startup hook is meant.
@@ -241,7 +241,7 @@ impl Gate {
     }
 }
 
-/// The file that is there once the user's hook has begun.
+/// The file that exists once the user's hook has begun.
 fn begun(gate: &Path) -> PathBuf {
     let mut path = gate.as_os_str().to_owned();
     path.push(BEGUN);

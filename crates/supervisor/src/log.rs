@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(
             outage.lost + held.last() - 1,
             60,
-            "each line is there or counted"
+            "each line is kept or counted"
         );
     }
 

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_taken_as_people_write_them() {
+    fn addresses_are_taken_as_users_write_them() {
         for (given, base) in [
             ("http://m:8080", "http://m:8080"),
             ("http://m:8080/", "http://m:8080"),

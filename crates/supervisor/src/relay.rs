@@ -198,7 +198,7 @@ impl Call {
             .get(OsStr::new("DET_DEBUG"))
             .is_some_and(|value| value == "true")
         {
-            // For who looks why it takes its time. A failure is ignored: standard error is closed.
+            // For users who look why it takes its time. A failure is ignored: standard error is closed.
             drop(writeln!(
                 io::stderr(),
                 "det-supervisor: Python starts cold: {reason}"
@@ -520,7 +520,7 @@ fn receive(connection: &UnixStream) -> Result<(Answer, Option<UnixStream>), Stri
 fn follow(pid: Pid, mut ends: &UnixStream, signals: &SignalFd) -> WaitStatus {
     let killed = WaitStatus::Signaled(pid, Signal::SIGKILL, false);
     release_streams();
-    // Who looks at processes leaves it out. Without the name it looks like a second one of the program.
+    // A program that looks at processes leaves it out. Without the name it looks like a second one of the program.
     let _ = nix::sys::prctl::set_name(NAME);
     loop {
         let mut sources = [
@@ -543,7 +543,7 @@ fn follow(pid: Pid, mut ends: &UnixStream, signals: &SignalFd) -> WaitStatus {
             forward(pid, signal.ssi_signo, signal.ssi_pid);
         }
     }
-    // Who waits for it is gone, and with that its end would be unknown.
+    // The process that waits for it is gone, and with that its end would be unknown.
     let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
     killed
 }

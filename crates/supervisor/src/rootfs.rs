@@ -48,7 +48,7 @@ const MOST_ENTRIES: usize = 2000;
 const OWN_EXECUTABLE: &str = "/proc/self/exe";
 
 /// Separates the mounts of this process from all others, and mounts the file of its program over itself, read-only. Returns its
-/// path: executed from there, the file cannot be changed through the process, whoever owns it.
+/// path: executed from there, the file cannot be changed through the process, whichever user owns it.
 pub(crate) fn cover_executable() -> io::Result<PathBuf> {
     set_mount("/", MsFlags::MS_REC | MsFlags::MS_PRIVATE)?;
     let path = fs::read_link(OWN_EXECUTABLE)?;
@@ -368,7 +368,7 @@ fn target_of(path: &Path) -> Result<PathBuf, &'static str> {
     if target == Path::new("/") {
         Err("that is the root of the task's file system")
     } else if is_kernels || target == Path::new("/dev") {
-        Err("what is there is the kernel's in every sandbox")
+        Err("what it shows is the kernel's in every sandbox")
     } else if target != named && target.starts_with(RUN_DIR) {
         Err("it leads to the run directory of the task")
     } else {

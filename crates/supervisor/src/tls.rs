@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_self_signed_certificate_is_trusted_whatever_it_says_of_itself() {
+    fn a_self_signed_certificate_is_trusted_whatever_it_claims() {
         for is_ca in [IsCa::NoCa, IsCa::ExplicitNoCa, AUTHORITY] {
             let master = self_signed(&parameters("127.0.0.1", is_ca));
             assert_eq!(call(&master, None, None), Ok(7), "{is_ca:?}");

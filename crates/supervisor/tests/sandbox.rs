@@ -440,7 +440,7 @@ fn a_rendezvous_waits_for_a_master_that_is_being_restarted() {
 }
 
 #[test]
-fn failures_before_the_entrypoint_say_why_in_the_report_and_leave_the_log_to_the_master() {
+fn failures_before_the_entrypoint_have_the_reason_in_the_report_and_leave_the_log_to_the_master() {
     type Change = fn(&mut Task, &Master);
     need_sandbox!();
     let cases: [(&str, i32, Change); 6] = [
@@ -720,7 +720,7 @@ fn an_agent_that_is_not_root_builds_sandboxes_for_itself() {
 }
 
 #[test]
-fn an_agent_that_is_not_root_says_that_it_cannot_start_another_users_task() {
+fn an_agent_that_is_not_root_reports_that_it_cannot_start_another_users_task() {
     need_sandbox!();
     let mut task = Task::shell(&Master::start(), "true").agent_uid(65534);
     task.spec.user.uid = 54321;

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_say_is_cut() {
+    fn texts_of_others_are_cut() {
         let process = ProcessState {
             command: "x".repeat(5000),
             stack: vec!["a\nb\u{1b}[31m".to_owned(); 99],

@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_without_names_says_what_it_lacks() {
+    fn a_certificate_without_names_reports_what_it_lacks() {
         let mut nameless = parameters(AUTHORITY);
         nameless.subject_alt_names.clear();
         let nameless = self_signed(&nameless);

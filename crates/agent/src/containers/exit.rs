@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_container_says_what_is_known() {
+    fn a_lost_container_reports_what_is_known() {
         let message = |end: &RuntimeEnd, words: &str| match name(None, None, end, words) {
             ContainerExit::Lost { message } => message,
             other => panic!("{other:?}"),

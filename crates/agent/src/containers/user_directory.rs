@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_is_the_agents_and_nobody_elses() {
+    fn the_base_is_the_agents_alone() {
         let (_root, base) = base();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
         assert_eq!(mode(&base), BASE_MODE);

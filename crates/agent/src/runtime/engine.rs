@@ -42,7 +42,7 @@ pub(super) const LABEL_INSTANCE: &str = "ai.determined.agent.instance";
 
 /// An archive without entries is two blocks of zeros.
 const EMPTY_TAR_BYTES: usize = 1024;
-/// How long an engine may take to answer that it is there.
+/// How long an engine may take to answer that it runs.
 const LOOK_PATIENCE: Duration = Duration::from_secs(10);
 /// Pause before an engine that does not answer is asked again.
 const RETRY: Duration = Duration::from_secs(2);

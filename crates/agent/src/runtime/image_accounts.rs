@@ -90,7 +90,7 @@ struct File {
     ids: (u64, u64),
 }
 
-/// A file of the container's; an empty one where its image has none, `None` if what is there is no file of text.
+/// A file of the container's; an empty one where its image has none, `None` if what is at its path is no file of text.
 async fn found(docker: &Docker, id: &str, name: &'static str) -> Result<Option<File>, String> {
     let options = DownloadFromContainerOptionsBuilder::new()
         .path(&format!("{DIRECTORY}/{name}"))

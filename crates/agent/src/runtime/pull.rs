@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    fn says(id: &str, status: &str, current: i64, total: i64) -> CreateImageInfo {
+    fn status_of(id: &str, status: &str, current: i64, total: i64) -> CreateImageInfo {
         CreateImageInfo {
             id: Some(id.into()),
             status: Some(status.into()),
@@ -248,23 +248,23 @@ mod tests {
         let start = Instant::now();
         let mut progress = PullProgress::default();
         assert_eq!(
-            progress.update(&says("latest", "Pulling from x", 0, 0), start),
+            progress.update(&status_of("latest", "Pulling from x", 0, 0), start),
             None
         );
         assert_eq!(
             progress
-                .update(&says("a", "Pulling fs layer", 0, 0), start)
+                .update(&status_of("a", "Pulling fs layer", 0, 0), start)
                 .as_deref(),
             Some("0 of 1 layers")
         );
         assert_eq!(
-            progress.update(&says("b", "Already exists", 0, 0), start),
+            progress.update(&status_of("b", "Already exists", 0, 0), start),
             None
         );
         assert_eq!(
             progress
                 .update(
-                    &says("a", "Downloading", 5_000_000, 20_000_000),
+                    &status_of("a", "Downloading", 5_000_000, 20_000_000),
                     start + EVERY
                 )
                 .as_deref(),
@@ -272,7 +272,7 @@ mod tests {
         );
         assert_eq!(
             progress
-                .update(&says("a", "Pull complete", 0, 0), start + EVERY * 2)
+                .update(&status_of("a", "Pull complete", 0, 0), start + EVERY * 2)
                 .as_deref(),
             Some("2 of 2 layers, 20 of 20 MB downloaded")
         );

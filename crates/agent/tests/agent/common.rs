@@ -169,7 +169,7 @@ impl FakeMaster {
 
     /// Sends a message if an agent is connected.
     #[cfg(feature = "failpoints")]
-    pub(crate) fn try_say(&self, message: ToAgent) -> bool {
+    pub(crate) fn try_send(&self, message: ToAgent) -> bool {
         let agent = self.shared.agent.lock().unwrap();
         agent.as_ref().is_some_and(|a| a.send(message).is_ok())
     }

@@ -260,7 +260,7 @@ async fn an_image_that_cannot_be_pulled_is_the_infrastructures_fault() {
 
 #[tokio::test]
 #[ignore = "needs a Docker engine"]
-async fn a_container_that_someone_removes_is_lost() {
+async fn a_container_that_is_removed_from_outside_is_lost() {
     let root = tempfile::tempdir().unwrap();
     let master = FakeMaster::start().await;
     let agent = Agent::start(docker_options(&master, root.path()));

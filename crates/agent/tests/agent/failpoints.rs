@@ -112,12 +112,12 @@ async fn run_task(point: &str) -> bool {
                 "{point}: the agent has lost a task that it had reported"
             );
             forgotten = false;
-            if holds || over || master.try_say(start(task.clone())) {
+            if holds || over || master.try_send(start(task.clone())) {
                 answered = received.hellos.len();
             }
         }
         if received.exit(&id).is_some() && received.connected && !forgotten {
-            forgotten = master.try_say(ToAgent::Forget {
+            forgotten = master.try_send(ToAgent::Forget {
                 container_id: id.as_str().into(),
             });
         }

@@ -592,7 +592,7 @@ async fn two_agents_cannot_share_a_data_directory() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_refused_for_good_ends_and_says_why() {
+async fn an_agent_that_is_refused_for_good_ends_and_reports_why() {
     let root = tempfile::tempdir().unwrap();
     let master = FakeMaster::start_with(ToAgent::Refused {
         reason: "resource pool \"default\" does not exist".into(),

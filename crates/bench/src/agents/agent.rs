@@ -78,7 +78,7 @@ pub(super) async fn live(fleet: Arc<Fleet>, number: usize, gate: Arc<Semaphore>)
 }
 
 fn tracing_line(agent: &AgentId, error: &anyhow::Error) {
-    super::say(&serde_json::json!({"agent": agent.as_str(), "lost": format!("{error:#}")}));
+    super::print_line(&serde_json::json!({"agent": agent.as_str(), "lost": format!("{error:#}")}));
 }
 
 struct Agent {

@@ -112,7 +112,7 @@ impl Fleet {
             let since_1970 = SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default();
-            say(&json!({"registered": self.options.agents, "at": since_1970.as_secs_f64()}));
+            print_line(&json!({"registered": self.options.agents, "at": since_1970.as_secs_f64()}));
         }
     }
 
@@ -138,7 +138,7 @@ impl Fleet {
 }
 
 /// A line on standard error that a driver can read.
-fn say(line: &Value) {
+fn print_line(line: &Value) {
     use std::io::Write as _;
     // A driver that has gone away needs no news.
     let _ = writeln!(std::io::stderr(), "{line}");
@@ -178,7 +178,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<Value> {
         fleet.storm.send_modify(|number| *number += 1);
         fleet.until("the return of all agents", all).await?;
         storms.push(began.elapsed().as_secs_f64());
-        say(&json!({"storm_seconds": storms.last()}));
+        print_line(&json!({"storm_seconds": storms.last()}));
     }
     match fleet.options.until_exits {
         Some(exits) => {

@@ -209,7 +209,7 @@ pub(crate) async fn print(
     print_until_end(client, source, args).await.map(drop)
 }
 
-/// The same, for who has more to print: returns the message of the last line that was printed, if any was.
+/// The same, for a caller that has more to print: returns the message of the last line that was printed, if any was.
 pub(crate) async fn print_until_end(
     client: &Client,
     source: &LogSource,

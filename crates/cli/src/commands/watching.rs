@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_goes_on_is_said_when_the_master_is_lost_and_not_when_it_refuses() {
+    async fn what_goes_on_is_printed_when_the_master_is_lost_and_not_when_it_refuses() {
         let goes_on = Some("command 7 goes on".to_owned());
         let away = || ClientError::Failed {
             status: 503,

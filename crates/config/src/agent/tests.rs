@@ -183,7 +183,7 @@ proptest! {
 }
 
 #[test]
-fn tasks_have_few_rights_unless_the_agent_says_otherwise() {
+fn tasks_have_few_rights_unless_the_agent_gives_more() {
     let (config, _) = load("master_host: m", &[], &[]).unwrap();
     assert_eq!(config.root_tasks, RootTasks::Unprivileged);
     assert!(config.allowed_host_paths.is_empty() && config.allowed_capabilities.is_empty());

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn values_in_force_are_shown_for_what_nobody_wrote() {
+    fn values_in_force_are_shown_for_what_is_not_written() {
         for (text, port, aux, compute) in [
             ("{}", 8080, json!("default"), json!("default")),
             (

@@ -127,7 +127,7 @@ fn errors_name_the_file_the_variable_or_the_flag() {
 }
 
 #[test]
-fn what_is_not_built_yet_is_kept_and_said() {
+fn what_is_not_built_yet_is_kept_and_reported() {
     for text in [
         "oidc: {enabled: true, client_secret: x}",
         "saml: {enabled: true, provider: p, idp_recipient_url: a, idp_sso_url: b, idp_sso_descriptor_url: c, idp_cert_path: d}",

@@ -56,7 +56,7 @@ fn searching(searcher: &str) -> String {
 }
 
 #[test]
-fn a_single_search_draws_from_ranges_and_says_so() {
+fn a_single_search_draws_from_ranges_and_warns_of_it() {
     let text = with(
         "hyperparameters:\n  lr: {type: double, minval: 0.1, maxval: 0.2}\n  net:\n    kind: {type: categorical, vals: [a, b]}\n    \
          layers: 3",
@@ -530,7 +530,7 @@ entrypoint: python3 model_def.py
 }
 
 #[test]
-fn what_nothing_acts_on_yet_is_said() {
+fn what_nothing_acts_on_yet_is_reported() {
     for (text, path) in [
         (
             "checkpoint_storage: {type: s3, bucket: b}",

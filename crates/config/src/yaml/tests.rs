@@ -15,7 +15,7 @@ fn failure(text: &str) -> String {
 }
 
 #[test]
-fn scalars_mean_what_the_old_documentation_says() {
+fn scalars_mean_what_the_old_documentation_describes() {
     for (text, expected) in [
         ("true", json!(true)),
         ("grue", json!("grue")),

@@ -6,7 +6,7 @@ use det_lifecycle::trial::TrialState;
 use det_orchestrator::{Effect, Event, SearchState, Topic};
 
 use crate::world::{self, AT_ONCE, EXPERIMENT, World, world};
-use crate::{exits, experiment, person};
+use crate::{by_user, exits, experiment};
 
 const TRIALS: usize = 8;
 const LARGE: &SearchMethod = &SearchMethod::Random {
@@ -140,7 +140,7 @@ fn continued() -> Event {
         id: EXPERIMENT,
         search: Box::new(world::search(LARGE)),
         single: false,
-        cause: person(),
+        cause: by_user(),
     }
 }
 

@@ -61,7 +61,7 @@ fn an_attempt_that_runs_stays_where_it_is() {
 }
 
 #[test]
-fn a_policy_without_an_action_labels_and_one_that_cancels_retries_says_so_once() {
+fn a_policy_without_an_action_labels_and_one_that_cancels_retries_logs_it_once() {
     let mut world = world(SINGLE, 0);
     let lines = world.lines().len();
     matches(&mut world, vec![found(None)]);

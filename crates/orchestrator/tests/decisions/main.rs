@@ -30,7 +30,7 @@ const RANDOM: &SearchMethod = &SearchMethod::Random {
     max_concurrent_trials: 1,
 };
 
-fn person() -> Cause {
+fn by_user() -> Cause {
     Cause::actor(ActorName::user("ada"))
 }
 
@@ -45,7 +45,7 @@ fn experiment(event: ExperimentEvent) -> Event {
     Event::Experiment {
         id: EXPERIMENT,
         event,
-        cause: person(),
+        cause: by_user(),
     }
 }
 
@@ -98,7 +98,7 @@ fn a_failing_trial_is_restarted_as_often_as_allowed_and_then_the_search_goes_on(
 }
 
 #[test]
-fn a_restart_that_is_forbidden_says_why() {
+fn a_restart_that_is_forbidden_names_the_reason() {
     let mut world = world(SINGLE, 5);
     world.forbidden = Some("its logs matched".to_owned());
     world.searched_metrics = Some(SearchedMetrics {
@@ -181,7 +181,7 @@ fn attempts_that_are_lost_one_after_another_have_a_pause_between_them() {
     // What gives its slots back has shown that it can run.
     let containers = world.runs_on(1, &["a"]);
     for event in [AllocationEvent::Preempt, AllocationEvent::Acknowledge] {
-        let (id, cause) = (world.live(1), person());
+        let (id, cause) = (world.live(1), by_user());
         world.happens(Event::Allocation { id, event, cause });
     }
     world.observe("a", &containers[0], exits(0));
@@ -371,7 +371,7 @@ fn a_continued_trial_goes_on_as_a_further_task() {
         id: EXPERIMENT,
         search: Box::new(world::search(SINGLE)),
         single: true,
-        cause: person(),
+        cause: by_user(),
     });
     assert_eq!(world.trials.len(), 1);
     assert_eq!(world.experiment.state, ExperimentState::Active);

@@ -228,7 +228,7 @@ fn a_host_that_cannot_start_containers_takes_no_new_work_until_it_can() {
 }
 
 #[test]
-fn a_place_is_waited_for_as_long_as_its_pool_says() {
+fn a_place_is_waited_for_as_long_as_its_pool_allows() {
     let absence = |since, connected| CORE.absence(since, connected, 60, Micros(100));
     assert_eq!(absence(None, true), Absence::None);
     assert_eq!(absence(None, false), Absence::Unstored);

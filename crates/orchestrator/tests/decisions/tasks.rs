@@ -15,7 +15,7 @@ use det_orchestrator::{Effect, Event, Refusal, Task, Topic};
 use det_taskspec::{ContainerExit, TaskKind};
 
 use crate::world::{World, world};
-use crate::{exits, experiment, person, states_of};
+use crate::{by_user, exits, experiment, states_of};
 
 const SINGLE: &SearchMethod = &SearchMethod::Single;
 
@@ -79,7 +79,7 @@ fn preempted(id: &TaskId, attempt: u32) -> Event {
 fn listens(id: &TaskId) -> Event {
     Event::Listens {
         id: id.allocation(1),
-        cause: person(),
+        cause: by_user(),
     }
 }
 
@@ -87,7 +87,7 @@ fn asked(id: &TaskId, event: TaskEvent) -> Event {
     Event::Task {
         id: id.clone(),
         event,
-        cause: person(),
+        cause: by_user(),
     }
 }
 
@@ -96,7 +96,7 @@ fn exit(exit: ContainerExit) -> det_lifecycle::container::ObservedState {
 }
 
 #[test]
-fn a_command_asks_for_what_its_row_says_runs_once_and_ends() {
+fn a_command_asks_for_what_its_row_has_runs_once_and_ends() {
     let (mut world, id) = with_task(TaskKind::Command);
     let row = &world.allocations[&id.allocation(1)];
     assert_eq!((row.slots, row.single_place), (2, true));
@@ -220,7 +220,7 @@ fn an_attempt_that_gives_its_slots_back_starts_the_count_of_losses_anew() {
     world.happens(Event::Allocation {
         id: id.allocation(2),
         event: AllocationEvent::Acknowledge,
-        cause: person(),
+        cause: by_user(),
     });
     world.observe("a", &containers[0], exits(0));
     let task = &world.tasks[&id];
@@ -282,7 +282,7 @@ fn a_generic_task_that_was_preempted_waits_for_slots_again() {
     world.happens(Event::Allocation {
         id: id.allocation(1),
         event: AllocationEvent::Acknowledge,
-        cause: person(),
+        cause: by_user(),
     });
     world.observe("a", &containers[0], exits(0));
     assert_eq!(world.tasks[&id].state, TaskState::Queued);
@@ -393,7 +393,7 @@ fn a_generic_task_is_suspended_and_resumed() {
     world.happens(Event::Allocation {
         id: id.allocation(2),
         event: AllocationEvent::Acknowledge,
-        cause: person(),
+        cause: by_user(),
     });
     world.observe("a", &containers[0], exits(0));
     assert_eq!(world.tasks[&id].attempts, 3);
@@ -405,7 +405,7 @@ fn a_generic_task_is_suspended_and_resumed() {
 }
 
 #[test]
-fn the_log_of_a_task_says_who_paused_resumed_and_killed_it() {
+fn the_log_of_a_task_names_who_paused_resumed_and_killed_it() {
     let (mut world, id) = with_task(TaskKind::Generic);
     let containers = world.task_starts_on(&id, &["a"]);
     world.happens(asked(&id, TaskEvent::Suspend));
@@ -427,14 +427,14 @@ fn the_log_of_a_task_says_who_paused_resumed_and_killed_it() {
 }
 
 #[test]
-fn the_log_of_a_trial_says_who_steers_it_and_which_restart_follows() {
+fn the_log_of_a_trial_names_who_steers_it_and_which_restart_follows() {
     let mut world = world(SINGLE, 1);
     let first = world.runs_on(1, &["a"]);
     world.happens(experiment(ExperimentEvent::Pause));
     world.happens(Event::Allocation {
         id: world.live(1),
         event: AllocationEvent::Acknowledge,
-        cause: person(),
+        cause: by_user(),
     });
     world.observe("a", &first[0], exits(0));
     assert_eq!(world.trial_row(1).state, TrialState::Paused);
@@ -496,7 +496,7 @@ fn with_service(kind: TaskKind, up: bool) -> (World, TaskId) {
         world.happens(Event::Allocation {
             id: id.allocation(1),
             event: AllocationEvent::Meet,
-            cause: person(),
+            cause: by_user(),
         });
     }
     (world, id)

@@ -10,7 +10,7 @@ use det_orchestrator::{Cause, Effect, Event, Refusal, Topic};
 use det_searcher::Event as SearchEvent;
 
 use crate::world::{EXPERIMENT, World, unmanaged, world};
-use crate::{SINGLE, experiment, person, states_of};
+use crate::{SINGLE, by_user, experiment, states_of};
 
 /// How long a heartbeat counts.
 const PATIENCE: i64 = 300;
@@ -29,7 +29,7 @@ fn starts(world: &mut World, trial: i64, resumes: bool) {
         id: TrialId(trial),
         until,
         resumes,
-        cause: person(),
+        cause: by_user(),
     });
 }
 
@@ -37,7 +37,7 @@ fn reports(trial: i64, event: UnmanagedEvent) -> Event {
     Event::Unmanaged {
         id: TrialId(trial),
         event,
-        cause: person(),
+        cause: by_user(),
     }
 }
 
@@ -66,7 +66,7 @@ fn with_running(trials: i64) -> World {
 }
 
 #[test]
-fn a_trial_runs_from_its_first_heartbeat_to_what_it_says_last() {
+fn a_trial_runs_from_its_first_heartbeat_to_its_last_report() {
     let mut world = unmanaged();
     registers(&mut world, "first");
     assert_eq!(world.trial_row(1).state, TrialState::Paused);
@@ -200,7 +200,7 @@ fn users_can_only_delete_it() {
     let kill = Event::Trial {
         id: TrialId(1),
         event: TrialEvent::Kill,
-        cause: person(),
+        cause: by_user(),
     };
     let refused = world.try_event(kill).unwrap_err();
     assert!(

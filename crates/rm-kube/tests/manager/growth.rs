@@ -101,7 +101,7 @@ async fn is_given_up(scene: &Scene, id: &str, why: &str) {
 async fn a_gang_that_waits_gets_the_nodes_that_it_lacks_and_starts_on_them() {
     let scene = scene(&["a"]).await;
     scene.core.growing.wait(vec![gang("t.1", &[8, 8])]);
-    // Of the two one fits the node that is there, and takes no slot of it.
+    // Of the two one fits the node that exists, and takes no slot of it.
     has(&scene, 2, 1).await;
     is_asked(&scene, "t.1").await;
     scene.has_slots("a", 8).await;

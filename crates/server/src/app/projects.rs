@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_people_choose_are_short_and_plain() {
+    fn keys_that_users_choose_are_short_and_plain() {
         for (given, kept) in [
             ("ab1", Some("AB1")),
             ("", None),

@@ -293,7 +293,7 @@ impl Renewals {
 
     /// The checkpoint storages, as configurations have them, that experiments in a project get without asking: the
     /// cluster's, and its workspace's.
-    pub(crate) fn storage_of_everybody(&self, project_id: ProjectId) -> AppResult<Vec<Value>> {
+    pub(crate) fn storage_of_the_cluster(&self, project_id: ProjectId) -> AppResult<Vec<Value>> {
         let mut all = Vec::new();
         if let Some(storage) = &self.context.config().checkpoint_storage {
             all.push(serde_json::to_value(storage).map_err(AppError::internal)?);

@@ -477,7 +477,7 @@ impl Submissions {
                 );
             }
         }
-        for storage in self.renewals.storage_of_everybody(project_id)? {
+        for storage in self.renewals.storage_of_the_cluster(project_id)? {
             known.push(json!({ "checkpoint_storage": storage }));
         }
         let mut any = false;

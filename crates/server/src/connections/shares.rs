@@ -128,7 +128,7 @@ mod tests {
         assert!(newcomers.iter().all(Result::is_ok));
         assert_eq!(newcomers.len(), 47);
         drop(newcomers);
-        // What one gives back is there for others first.
+        // What one gives back is given to others first.
         of_one.truncate(400);
         assert!(shares.take(one).is_ok());
         drop((of_one, of_other));

@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn slow_senders_of_large_bodies_keep_no_memory_from_anybody() {
+    async fn slow_senders_of_large_bodies_keep_no_memory_from_others() {
         let directory = tempfile::tempdir().unwrap();
         let bounds = bounds(FILES_LIMIT_BYTES, directory.path());
         let slow: Vec<_> = (0..8)

@@ -20,7 +20,7 @@ async fn hello(
         own: own.map(str::to_owned),
         join: join.map(str::to_owned),
     };
-    FakeAgent::say_hello_with(cluster, tokens, id, 1, "default").await
+    FakeAgent::send_hello_with(cluster, tokens, id, 1, "default").await
 }
 
 /// Why an agent was refused, and what it is to do.
@@ -216,14 +216,14 @@ async fn an_agent_speaks_for_its_own_containers_only() {
             lines: vec![(0, det_ids::LogLevel::Info, text.into())],
         })
     };
-    b1.say(&theirs("from a stranger")).await;
+    b1.send(&theirs("from a stranger")).await;
     b1.exits(&spec, 0).await;
     b1.forgets(&spec).await;
     // A container of its own, reported as one of another user's task.
     let experiment = cluster.experiment("running", 1).await;
     let own = b1.next_start().await;
     let (task, _) = cluster.task_of(experiment).await;
-    b1.say(&ToMaster::Container(ContainerReport {
+    b1.send(&ToMaster::Container(ContainerReport {
         container_id: own.container_id.clone(),
         allocation_id: spec.allocation_id.clone(),
         state: ContainerState::Running {
@@ -233,7 +233,7 @@ async fn an_agent_speaks_for_its_own_containers_only() {
         },
     }))
     .await;
-    a1.say(&theirs("from its own agent")).await;
+    a1.send(&theirs("from its own agent")).await;
 
     let client = cluster.determined().await;
     let log = |task: &str| format!("/api/v1/tasks/{task}/logs?limit=100");

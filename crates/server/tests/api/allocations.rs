@@ -136,7 +136,7 @@ async fn a_preemption_is_polled_and_acknowledged() {
     // Exit 0 after the acknowledgement: the trial goes on in a new allocation.
     agent.exits(&spec, 0).await;
     let next = loop {
-        match agent.hear().await {
+        match agent.receive().await {
             ToAgent::Start(next) => break next,
             ToAgent::Forget { .. } => {}
             other => panic!("expected the next start, received {other:?}"),

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::support::{Client, Cluster, Reply, within};
 
 #[tokio::test]
-async fn a_person_logs_in_asks_and_logs_out() {
+async fn a_user_logs_in_asks_and_logs_out() {
     let cluster = Cluster::start().await;
     let client = cluster.client();
     let login = client

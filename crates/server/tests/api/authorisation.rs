@@ -602,7 +602,7 @@ const IN_KUBERNETES: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn everybody_may_do_what_the_table_says_and_no_more() {
+async fn every_caller_may_do_what_the_table_allows_and_no_more() {
     let mut world = World::new().await;
     let operations: BTreeMap<String, Operation> = operations()
         .into_iter()

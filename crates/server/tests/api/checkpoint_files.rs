@@ -216,7 +216,7 @@ async fn policies_over_pods_are_over_removals_of_what_was_moved() {
     send(&owner, Method::DELETE, PATH, named).await.ok();
     // After the orders about the trial.
     let removal = loop {
-        if let ToAgent::Start(spec) = agent.hear().await {
+        if let ToAgent::Start(spec) = agent.receive().await {
             break spec;
         }
     };
@@ -225,7 +225,7 @@ async fn policies_over_pods_are_over_removals_of_what_was_moved() {
 }
 
 #[tokio::test]
-async fn a_removal_that_runs_too_long_is_ended_and_says_why() {
+async fn a_removal_that_runs_too_long_is_ended_and_reports_why() {
     let cluster = Cluster::start_with(&[("checkpoint_removal_timeout", "1s")]).await;
     let (mut agent, owner) = in_object_store(&cluster).await;
     let named = json!({"checkpointUuids": [uuid(1)]});

@@ -195,7 +195,7 @@ async fn an_older_run_reports_no_checkpoints() {
         .await
         .ok();
     let again = loop {
-        if let ToAgent::Start(spec) = agent.hear().await {
+        if let ToAgent::Start(spec) = agent.receive().await {
             break spec;
         }
     };
@@ -710,7 +710,7 @@ async fn an_experiment_whose_checkpoints_are_needed_is_not_deleted() {
 }
 
 #[tokio::test]
-async fn a_workspace_that_could_not_be_deleted_says_why_and_goes_when_it_can() {
+async fn a_workspace_that_could_not_be_deleted_shows_why_and_goes_when_it_can() {
     let cluster = Cluster::start().await;
     let (mut agent, spec, _task, _storage) = world(&cluster, &[1]).await;
     let client = cluster.admin().await;

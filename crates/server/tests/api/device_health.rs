@@ -20,7 +20,7 @@ fn device(slot: u32, used: u32, fault: Option<&str>) -> DeviceReport {
 async fn report(agent: &mut FakeAgent, devices: &[DeviceReport]) {
     let devices = devices.to_vec();
     agent
-        .say(&ToMaster::Devices(DevicesReport { devices }))
+        .send(&ToMaster::Devices(DevicesReport { devices }))
         .await;
 }
 
@@ -209,7 +209,7 @@ async fn an_agent_whose_host_cannot_start_containers_gets_no_new_work_until_it_c
             fault: fault.map(str::to_owned),
         })
     };
-    agent.say(&host(Some("the disk\nis full"))).await;
+    agent.send(&host(Some("the disk\nis full"))).await;
     let path = "/api/v1/agents/a1";
     let drains = |answer: &Value| answer["agent"]["draining"] == true;
     let shown = cluster.until(&client, path, drains).await["agent"].clone();
@@ -242,7 +242,7 @@ async fn an_agent_whose_host_cannot_start_containers_gets_no_new_work_until_it_c
         client.get(path).await.ok()["agent"]["fault"],
         json!("the disk is full")
     );
-    agent.say(&host(None)).await;
+    agent.send(&host(None)).await;
     assert_eq!(
         agent.next_start().await.task_id,
         cluster.task_of(waiting).await.0.id

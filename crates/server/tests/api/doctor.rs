@@ -60,7 +60,7 @@ fn container_path(spec: &ContainerSpec, what: &str) -> String {
 }
 
 /// What the supervisor of a container reports of a process that waits in this call.
-fn says(call: &str, frame: &str) -> Value {
+fn diagnosis_of(call: &str, frame: &str) -> Value {
     let process = ProcessState {
         pid: 7,
         parent: 1,
@@ -81,7 +81,7 @@ fn says(call: &str, frame: &str) -> Value {
 
 /// Waits until the supervisor of a rank is to be asked.
 async fn is_asked(of: &mut Rank) {
-    match of.agent.hear().await {
+    match of.agent.receive().await {
         ToAgent::Diagnose { container_id } => assert_eq!(container_id, of.spec.container_id),
         other => panic!("expected to be asked for a diagnosis, received {other:?}"),
     }
@@ -110,12 +110,12 @@ async fn the_doctor_asks_every_rank_and_names_the_odd_one_out() {
         answers(
             &cluster,
             &mut chief,
-            says("recvfrom(socket)", "all_reduce (dist.py:1)")
+            diagnosis_of("recvfrom(socket)", "all_reduce (dist.py:1)")
         ),
         answers(
             &cluster,
             &mut other,
-            says("clock_nanosleep", "hang (train.py:9)")
+            diagnosis_of("clock_nanosleep", "hang (train.py:9)")
         ),
     );
     let found = found.ok();
@@ -168,7 +168,7 @@ async fn what_does_not_answer_is_named_with_the_reason() {
     cluster.until(&client, &path, left).await;
     let path = "/api/v1/trials/1/diagnose";
     let ask = client.post(path, json!({"timeoutSeconds": 30}));
-    let waits = says("futex", "wait (x.py:1)");
+    let waits = diagnosis_of("futex", "wait (x.py:1)");
     let (found, ()) = tokio::join!(ask, answers(&cluster, &mut chief, waits));
     let found = found.ok();
     let rank = &found["ranks"][1];
@@ -213,8 +213,8 @@ async fn one_user_has_two_trials_examined_at_once_and_others_have_theirs() {
                 refusal.contains("2 trials are being examined for you"),
                 "{refusal}"
             );
-            answer_for(&cluster, &chief, says("futex", "f (x.py:1)")).await;
-            answer_for(&cluster, &other, says("futex", "f (x.py:1)")).await;
+            answer_for(&cluster, &chief, diagnosis_of("futex", "f (x.py:1)")).await;
+            answer_for(&cluster, &other, diagnosis_of("futex", "f (x.py:1)")).await;
         });
     for answer in [first, second, of_admin] {
         assert_eq!(answer.ok()["ranks"].as_array().unwrap().len(), 2);
@@ -222,15 +222,15 @@ async fn one_user_has_two_trials_examined_at_once_and_others_have_theirs() {
     // Those that have ended do not count.
     let (again, (), ()) = tokio::join!(
         ask(&client),
-        answers(&cluster, &mut chief, says("futex", "f (x.py:1)")),
-        answers(&cluster, &mut other, says("futex", "f (x.py:1)")),
+        answers(&cluster, &mut chief, diagnosis_of("futex", "f (x.py:1)")),
+        answers(&cluster, &mut other, diagnosis_of("futex", "f (x.py:1)")),
     );
     again.ok();
     cluster.stop().await;
 }
 
 #[tokio::test]
-async fn a_trial_that_ends_while_it_is_examined_is_said_to_have_ended() {
+async fn a_trial_that_ends_while_it_is_examined_is_reported_as_ended() {
     let cluster = Cluster::start().await;
     let [mut chief, mut other] = gang(&cluster, "ends", json!({})).await;
     let client = cluster.determined().await;
@@ -260,7 +260,9 @@ async fn a_diagnosis_is_taken_from_the_containers_own_task_only() {
     // No caller waits for it: that is no error.
     let path = container_path(&chief.spec, "diagnosis");
     let own = task(&cluster, &chief.spec);
-    own.post(&path, says("futex", "f (x.py:1)")).await.ok();
+    own.post(&path, diagnosis_of("futex", "f (x.py:1)"))
+        .await
+        .ok();
     let unknown = path.replace(chief.spec.container_id.as_str(), "none");
     assert!(
         own.post(&unknown, json!({}))
@@ -279,7 +281,7 @@ async fn a_diagnosis_is_taken_from_the_containers_own_task_only() {
 }
 
 #[tokio::test]
-async fn a_trial_that_reports_nothing_says_in_its_log_and_record_which_rank_hangs() {
+async fn a_trial_that_reports_nothing_has_in_its_log_and_record_which_rank_hangs() {
     let cluster = Cluster::start_with(&[("silence_timeout", "0s")]).await;
     let [mut chief, mut other] = gang(&cluster, "silent", json!({"silence_timeout": "1s"})).await;
     let client = cluster.determined().await;
@@ -287,12 +289,12 @@ async fn a_trial_that_reports_nothing_says_in_its_log_and_record_which_rank_hang
         answers(
             &cluster,
             &mut chief,
-            says("recvfrom(socket)", "all_reduce (dist.py:1)")
+            diagnosis_of("recvfrom(socket)", "all_reduce (dist.py:1)")
         ),
         answers(
             &cluster,
             &mut other,
-            says("clock_nanosleep", "hang (train.py:9)")
+            diagnosis_of("clock_nanosleep", "hang (train.py:9)")
         ),
     );
     let events = "/api/v1/events?subjectKind=trial&subjectId=1&limit=100";

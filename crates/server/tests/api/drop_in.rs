@@ -34,7 +34,7 @@ async fn log_of(client: &Client, trial: i64) -> String {
 /// The next container that an agent is to start, running; ends of earlier ones are passed over.
 async fn next_run(agent: &mut FakeAgent) -> ContainerSpec {
     loop {
-        if let ToAgent::Start(spec) = agent.hear().await {
+        if let ToAgent::Start(spec) = agent.receive().await {
             agent.runs(&spec).await;
             return *spec;
         }

@@ -203,7 +203,7 @@ async fn repeats_reads_and_restarts_in_any_order_show_the_same() {
 }
 
 #[tokio::test]
-async fn a_newer_run_outdates_what_nobody_has_looked_at_yet() {
+async fn a_newer_run_outdates_what_has_not_been_read_yet() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;
     let mut agent = cluster.agent("a1", 1).await;
@@ -223,7 +223,7 @@ async fn a_newer_run_outdates_what_nobody_has_looked_at_yet() {
     }
     agent.exits(&spec, 1).await;
     // It may drop the older container.
-    agent.hear().await;
+    agent.receive().await;
     let spec = agent.next_start().await;
     agent.runs(&spec).await;
     let newer = cluster.client().as_task(&spec.script.token);

@@ -26,7 +26,7 @@ async fn waiting() -> Cluster {
 }
 
 #[tokio::test]
-async fn a_queue_is_in_order_and_says_why_jobs_wait() {
+async fn a_queue_is_in_order_and_shows_why_jobs_wait() {
     let cluster = waiting().await;
     let client = cluster.determined().await;
     let path = "/api/v1/job-queues";

@@ -28,7 +28,7 @@ async fn submit(client: &Client, policies: Value) {
 /// The next container that the agent is to start, which then runs.
 async fn next_run(agent: &mut FakeAgent) -> ContainerSpec {
     loop {
-        if let ToAgent::Start(spec) = agent.hear().await {
+        if let ToAgent::Start(spec) = agent.receive().await {
             agent.runs(&spec).await;
             return *spec;
         }

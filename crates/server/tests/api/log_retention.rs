@@ -31,11 +31,11 @@ impl Run {
             trial: row.trial_id.unwrap(),
             task: row.id.clone(),
         };
-        run.say(cluster, lines).await;
+        run.log_lines(cluster, lines).await;
         run
     }
 
-    async fn say(&self, cluster: &Cluster, lines: usize) {
+    async fn log_lines(&self, cluster: &Cluster, lines: usize) {
         let task = self.task.clone();
         let said = cluster.master().context.store.write(move |tx| {
             Box::pin(async move {
@@ -177,7 +177,7 @@ async fn old_logs_go_and_all_others_stay() {
         "its log was deleted: it is kept for 0 days after the end of a task"
     );
     // A line that comes late is a log again until the next sweep.
-    old.say(&cluster, 1).await;
+    old.log_lines(&cluster, 1).await;
     assert_eq!(old.lines(&client).await, 1);
     assert!(!old.is_gone(&client).await);
     assert_eq!(clean_up(&admin).await, 1);
@@ -186,7 +186,7 @@ async fn old_logs_go_and_all_others_stay() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_goes_by_the_cluster_as_it_is_now() {
+async fn what_sets_nothing_goes_by_the_cluster_as_it_is_now() {
     let cluster = Cluster::start().await;
     let (admin, client) = (cluster.admin().await, cluster.determined().await);
     let plain = Run::new(&cluster, "plain", 2).await;
@@ -282,7 +282,7 @@ async fn a_sweep_that_was_missed_is_made_up_for_at_the_next_start() {
 }
 
 #[tokio::test]
-async fn an_experiment_says_it_for_all_its_trials_and_those_to_come() {
+async fn an_experiment_sets_it_for_all_its_trials_and_those_to_come() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;
     let mut agent = cluster.agent("a1", 1).await;
@@ -349,7 +349,7 @@ async fn an_experiment_says_it_for_all_its_trials_and_those_to_come() {
 /// The next container that the agent is to start runs and ends well.
 async fn end_run(agent: &mut FakeAgent) {
     let spec = loop {
-        if let det_agent_proto::ToAgent::Start(spec) = agent.hear().await {
+        if let det_agent_proto::ToAgent::Start(spec) = agent.receive().await {
             break *spec;
         }
     };

@@ -121,7 +121,7 @@ impl Place for FakeAgent {
     }
 
     async fn next_end(&mut self) -> bool {
-        match self.hear().await {
+        match self.receive().await {
             ToAgent::Kill { grace, .. } => grace,
             other => panic!("expected an end, found {other:?}"),
         }
@@ -253,7 +253,7 @@ async fn each_pool_starts_its_own<P: Place>() {
     cluster.stop().await;
 }
 
-async fn what_is_said_twice_or_late_changes_nothing<P: Place>() {
+async fn what_is_reported_twice_or_late_changes_nothing<P: Place>() {
     let mut it = RunningTrial::<P>::container_in("default").await;
     for observed in [running(), ObservedState::Pulling, ObservedState::Assigned] {
         it.place.observes(&it.spec, observed).await;
@@ -403,7 +403,7 @@ macro_rules! contract {
 
 contract! {
     each_pool_starts_its_own
-    what_is_said_twice_or_late_changes_nothing
+    what_is_reported_twice_or_late_changes_nothing
     what_is_killed_is_ended_at_once
     a_place_comes_back_with_what_it_holds
     what_a_place_ended_while_it_was_away_has_ended

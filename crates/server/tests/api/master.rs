@@ -15,7 +15,7 @@ async fn a_start_that_failed_lets_go_of_the_database() {
 }
 
 #[tokio::test]
-async fn anybody_may_know_who_the_master_is() {
+async fn every_caller_may_know_who_the_master_is() {
     let cluster = Cluster::start_with(&[("cluster_name", "lab")]).await;
     let client = cluster.client();
     let info = client.get("/info").await.ok();
@@ -57,7 +57,7 @@ async fn anybody_may_know_who_the_master_is() {
 }
 
 #[tokio::test]
-async fn health_says_when_the_database_is_away() {
+async fn health_shows_when_the_database_is_away() {
     let cluster = Cluster::start().await;
     cluster.master().context.store.close().await;
     let health = cluster.client().get("/health").await;

@@ -129,7 +129,7 @@ async fn the_token_of_a_notebook_is_for_its_owner_and_the_owners_tasks_alone() {
 }
 
 #[tokio::test]
-async fn a_notebook_that_is_not_used_ends_and_says_why() {
+async fn a_notebook_that_is_not_used_ends_and_reports_why() {
     let cluster = Cluster::start().await;
     let ada = user(&cluster, "ada").await;
     let mut agent = cluster.agent("a1", 2).await;
@@ -227,7 +227,7 @@ async fn the_token_of_a_notebook_opens_its_service_to_programs_and_not_to_pages(
         );
         async move { nobody.get(&header).await.status }
     });
-    let asks = agent.hear().await;
+    let asks = agent.receive().await;
     assert!(
         matches!(asks, det_agent_proto::ToAgent::Dial(_)),
         "{asks:?}"

@@ -28,7 +28,7 @@ pub(super) async fn submit(client: &Client, name: &str, resources: Value) -> Val
 /// The next container that an agent is to start, which runs then.
 pub(super) async fn next_start(agent: &mut FakeAgent) -> ContainerSpec {
     loop {
-        if let ToAgent::Start(spec) = agent.hear().await {
+        if let ToAgent::Start(spec) = agent.receive().await {
             agent.runs(&spec).await;
             return *spec;
         }
@@ -229,7 +229,7 @@ async fn pools_that_do_not_exist_or_could_never_run_it_are_reported() {
 }
 
 #[tokio::test]
-async fn what_no_agent_can_hold_is_refused_whatever_launch_error_says() {
+async fn what_no_agent_can_hold_is_refused_whatever_launch_error_is() {
     for launch_error in ["true", "false"] {
         let cluster = Cluster::start_with(&[POOLS, ("launch_error", launch_error)]).await;
         let client = cluster.determined().await;

@@ -104,7 +104,7 @@ async fn names_are_unique_in_a_workspace_and_keys_in_the_cluster() {
 }
 
 #[tokio::test]
-async fn notes_are_added_and_replaced_by_everybody() {
+async fn notes_are_added_and_replaced_by_every_user() {
     let cluster = Cluster::start().await;
     let (admin, client) = (cluster.admin().await, cluster.determined().await);
     let made = workspace(&admin, json!({"name": "w"})).await;

@@ -24,7 +24,7 @@ async fn a_continued_search_takes_up_its_trials_one_after_another() {
         |state: &'static str| move |e: &Value| e["experiment"]["state"].as_str() == Some(state);
     for code in [1, 1, 0, 0] {
         let spec = loop {
-            if let ToAgent::Start(spec) = agent.hear().await {
+            if let ToAgent::Start(spec) = agent.receive().await {
                 break spec;
             }
         };

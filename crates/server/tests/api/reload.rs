@@ -313,7 +313,7 @@ async fn waiting_work_is_scheduled_by_the_new_settings_at_once() {
     agent.exits(&spec, 0).await;
     let next = loop {
         // Perhaps it was too early to ask it to save.
-        if let ToAgent::Start(next) = agent.hear().await {
+        if let ToAgent::Start(next) = agent.receive().await {
             break next;
         }
     };

@@ -247,7 +247,7 @@ async fn a_task_that_has_ended_reports_late_and_does_nothing_else() {
 }
 
 #[tokio::test]
-async fn everybody_reads_of_the_masters_log_what_concerns_trials() {
+async fn every_user_reads_of_the_masters_log_what_concerns_trials() {
     let (cluster, eve) = with_eve().await;
     let (_agent, spec) = cluster.running_task().await;
     let subscriber = {

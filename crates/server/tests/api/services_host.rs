@@ -45,7 +45,7 @@ impl Program {
         let (ended, ends) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             loop {
-                let ToAgent::Dial(dial) = agent.hear().await else {
+                let ToAgent::Dial(dial) = agent.receive().await else {
                     continue;
                 };
                 let (received, ended) = (received.clone(), ended.clone());

@@ -376,7 +376,7 @@ async fn a_trial_s_history_is_paged() {
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "one history, step by step")]
-async fn what_the_code_says_of_itself() {
+async fn what_the_code_reports_of_itself() {
     let cluster = Cluster::start().await;
     let (_agent, _spec, task) = running(&cluster).await;
     let client = cluster.determined().await;
@@ -536,7 +536,7 @@ async fn an_older_run_changes_nothing_any_more() {
         .await
         .ok();
     let again = loop {
-        if let ToAgent::Start(spec) = agent.hear().await {
+        if let ToAgent::Start(spec) = agent.receive().await {
             break spec;
         }
     };

@@ -90,7 +90,7 @@ async fn checkpoint(client: &Client, task: &str, number: u32, steps: i64) -> Str
 
 #[tokio::test]
 #[expect(clippy::too_many_lines, reason = "one history, step by step")]
-async fn a_trial_is_registered_runs_and_ends_as_its_code_says() {
+async fn a_trial_is_registered_runs_and_ends_as_its_code_reports() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;
     let (experiment, trial) = registered(&client, "sweep", "first").await;
@@ -273,7 +273,7 @@ async fn listed(client: &Client, id: ExperimentId, state: &str) -> (usize, usize
 }
 
 #[tokio::test]
-async fn the_master_refuses_to_steer_it_and_says_what_to_do() {
+async fn the_master_refuses_to_steer_it_and_names_what_to_do() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;
     let (experiment, trial) = registered(&client, "x", "t").await;
@@ -342,7 +342,7 @@ async fn what_the_master_runs_takes_no_heartbeats_and_no_trials() {
 }
 
 #[tokio::test]
-async fn requests_that_say_too_little_or_nonsense_are_refused() {
+async fn requests_with_too_little_or_nonsense_are_refused() {
     let cluster = Cluster::start().await;
     let client = cluster.determined().await;
     let (experiment, trial) = registered(&client, "x", "t").await;

@@ -142,7 +142,7 @@ async fn one_user_is_found_by_number_and_by_name() {
 }
 
 #[tokio::test]
-async fn an_administrator_adds_users_and_nobody_else_does() {
+async fn an_administrator_adds_users_and_no_other_user_does() {
     let cluster = Cluster::start().await;
     let (admin, determined) = (cluster.admin().await, cluster.determined().await);
     let group = json!({"agentUid": 7, "agentUser": "ada", "agentGid": 8, "agentGroup": "staff"});
@@ -199,7 +199,7 @@ async fn an_administrator_adds_users_and_nobody_else_does() {
 }
 
 #[tokio::test]
-async fn people_change_themselves_a_little_and_administrators_everybody() {
+async fn users_change_themselves_a_little_and_administrators_every_user() {
     let cluster = Cluster::start().await;
     let (admin, determined) = (cluster.admin().await, cluster.determined().await);
     let own = format!("/api/v1/users/{}", id_of(&admin, "determined").await);
@@ -432,7 +432,7 @@ async fn a_token_is_needed() {
 }
 
 #[tokio::test]
-async fn nobody_is_displayed_with_the_name_of_another() {
+async fn no_user_is_displayed_with_the_name_of_another() {
     let cluster = Cluster::start().await;
     let (admin, client) = (cluster.admin().await, cluster.determined().await);
     let own = format!("/api/v1/users/{}", id_of(&admin, "determined").await);

@@ -35,7 +35,7 @@ pub(crate) struct FakeAgent {
 
 impl FakeAgent {
     pub(super) async fn connect(cluster: &Cluster, id: &str, slots: u32, pool: &str) -> Self {
-        let (agent, answer) = Self::say_hello(cluster, id, slots, pool).await;
+        let (agent, answer) = Self::send_hello(cluster, id, slots, pool).await;
         match answer {
             ToAgent::Welcome(_) => agent,
             other => panic!("not welcomed: {other:?}"),
@@ -43,7 +43,7 @@ impl FakeAgent {
     }
 
     /// Connects; gives the master's answer.
-    pub(super) async fn say_hello(
+    pub(super) async fn send_hello(
         cluster: &Cluster,
         id: &str,
         slots: u32,
@@ -53,19 +53,19 @@ impl FakeAgent {
             own: Some(own_token(id)),
             join: Some(cluster.agent_token().to_owned()),
         };
-        let hello = Self::say_hello_with(cluster, tokens, id, slots, pool);
+        let hello = Self::send_hello_with(cluster, tokens, id, slots, pool);
         hello.await.unwrap()
     }
 
     /// The same with these tokens; the status where no connection is opened.
-    pub(crate) async fn say_hello_with(
+    pub(crate) async fn send_hello_with(
         cluster: &Cluster,
         tokens: Tokens,
         id: &str,
         slots: u32,
         pool: &str,
     ) -> Result<(Self, ToAgent), u16> {
-        Self::say_hello_holding(cluster, tokens, id, slots, pool, Vec::new()).await
+        Self::send_hello_holding(cluster, tokens, id, slots, pool, Vec::new()).await
     }
 
     /// Connects again, with these containers.
@@ -80,14 +80,14 @@ impl FakeAgent {
             own: Some(own_token(id)),
             join: None,
         };
-        let hello = Self::say_hello_holding(cluster, tokens, id, slots, pool, containers);
+        let hello = Self::send_hello_holding(cluster, tokens, id, slots, pool, containers);
         match hello.await.unwrap() {
             (agent, ToAgent::Welcome(_)) => agent,
             (_, other) => panic!("not welcomed: {other:?}"),
         }
     }
 
-    async fn say_hello_holding(
+    async fn send_hello_holding(
         cluster: &Cluster,
         tokens: Tokens,
         id: &str,
@@ -121,7 +121,7 @@ impl FakeAgent {
             })
             .collect();
         agent
-            .say(&ToMaster::Hello(Hello {
+            .send(&ToMaster::Hello(Hello {
                 protocol: PROTOCOL_VERSION,
                 agent_id: AgentId(id.to_owned()),
                 instance_id: format!("instance of {id}").into(),
@@ -144,7 +144,7 @@ impl FakeAgent {
                 tunnel_endpoint: None,
             }))
             .await;
-        let answer = agent.hear().await;
+        let answer = agent.receive().await;
         Ok((agent, answer))
     }
 
@@ -160,7 +160,7 @@ impl FakeAgent {
         .await;
     }
 
-    pub(crate) async fn say(&mut self, message: &ToMaster) {
+    pub(crate) async fn send(&mut self, message: &ToMaster) {
         self.socket
             .send(Message::text(serde_json::to_string(message).unwrap()))
             .await
@@ -168,7 +168,7 @@ impl FakeAgent {
     }
 
     /// The next order of the master.
-    pub(crate) async fn hear(&mut self) -> ToAgent {
+    pub(crate) async fn receive(&mut self) -> ToAgent {
         within("an order to an agent", async {
             loop {
                 if let Message::Text(text) = self.socket.next().await.unwrap().unwrap() {
@@ -181,7 +181,7 @@ impl FakeAgent {
 
     /// The next container to start.
     pub(crate) async fn next_start(&mut self) -> ContainerSpec {
-        match self.hear().await {
+        match self.receive().await {
             ToAgent::Start(spec) => *spec,
             other => panic!("expected a start, received {other:?}"),
         }
@@ -189,7 +189,7 @@ impl FakeAgent {
 
     /// Waits for the order to forget a container.
     pub(crate) async fn forgets(&mut self, spec: &ContainerSpec) {
-        match self.hear().await {
+        match self.receive().await {
             ToAgent::Forget { container_id } => assert_eq!(container_id, spec.container_id),
             other => panic!("expected to forget, received {other:?}"),
         }
@@ -197,7 +197,7 @@ impl FakeAgent {
 
     /// Waits for the order to end a container.
     pub(crate) async fn next_kill(&mut self) -> bool {
-        match self.hear().await {
+        match self.receive().await {
             ToAgent::Kill { grace, .. } => grace,
             other => panic!("expected an end, received {other:?}"),
         }
@@ -210,7 +210,7 @@ impl FakeAgent {
             allocation_id: spec.allocation_id.clone(),
             state,
         };
-        self.say(&ToMaster::Container(report)).await;
+        self.send(&ToMaster::Container(report)).await;
     }
 
     /// Reports that a container runs.

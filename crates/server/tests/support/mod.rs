@@ -575,7 +575,7 @@ impl Cluster {
 
     /// What the master answers to an agent that it does not welcome: the reason, and whether the agent has changed.
     pub(crate) async fn refused_agent(&self, pool: &str, id: &str, slots: u32) -> (String, bool) {
-        match FakeAgent::say_hello(self, id, slots, pool).await.1 {
+        match FakeAgent::send_hello(self, id, slots, pool).await.1 {
             ToAgent::Refused {
                 reason,
                 then: then @ (AfterRefusal::End | AfterRefusal::Rejoin),

@@ -82,7 +82,7 @@ impl Connections<'_> {
         if let Some(other) = memory.connections.get(id) {
             if other.instance != instance {
                 self.network
-                    .say_to_agent(self.scene, link, ToAgent::Refused);
+                    .send_to_agent(self.scene, link, ToAgent::Refused);
                 self.network.close_at_master(link);
                 return;
             }
@@ -108,7 +108,7 @@ impl Connections<'_> {
         match self.change(|tx| tx.agent_joined(id, instance, slots, containers)) {
             Ok(()) => {
                 self.network
-                    .say_to_agent(self.scene, link, ToAgent::Welcome);
+                    .send_to_agent(self.scene, link, ToAgent::Welcome);
                 self.master.wake(self.scene, place(id));
             }
             Err(ChangeError::Crashed) => {}
@@ -225,7 +225,7 @@ impl Connections<'_> {
         };
         connection.view.sent(order);
         self.scene.note(|| format!("to {id}: {message:?}"));
-        self.network.say_to_agent(self.scene, link, message);
+        self.network.send_to_agent(self.scene, link, message);
         true
     }
 

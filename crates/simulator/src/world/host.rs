@@ -215,7 +215,7 @@ impl AgentHost {
                 .collect(),
         };
         self.link = Some(link);
-        network.say_to_master(scene, link, hello);
+        network.send_to_master(scene, link, hello);
     }
 
     /// The agent finds that its connection is gone, and connects again.
@@ -262,7 +262,7 @@ impl AgentHost {
         }
         if let Some(state) = self.reported(code, container) {
             let report = ToMaster::Container(container.clone(), state);
-            network.say_to_master(scene, link, report);
+            network.send_to_master(scene, link, report);
         }
     }
 

@@ -165,14 +165,14 @@ impl Network {
         (concerned && path.cut_until > now).then_some(path.cut_until)
     }
 
-    pub(super) fn say_to_master(&mut self, scene: &mut Scene, link: u64, message: ToMaster) {
+    pub(super) fn send_to_master(&mut self, scene: &mut Scene, link: u64, message: ToMaster) {
         let at = self.arrival(scene, link, Way::ToMaster);
         if let Some(at) = at {
             scene.push(at, Event::Arrive(link, message));
         }
     }
 
-    pub(super) fn say_to_agent(&mut self, scene: &mut Scene, link: u64, message: ToAgent) {
+    pub(super) fn send_to_agent(&mut self, scene: &mut Scene, link: u64, message: ToAgent) {
         let at = self.arrival(scene, link, Way::ToHost);
         if let Some(at) = at {
             scene.push(at, Event::Reach(link, message));

@@ -58,12 +58,12 @@ mod experiments;
 mod launched;
 mod memory;
 mod opening;
-mod people;
 mod reports;
 mod retention;
 mod rows;
 mod running;
 mod unmanaged;
+mod users;
 mod workspaces;
 mod writing;
 
@@ -264,7 +264,7 @@ suite! {
     memory:
         rows_in_memory_never_differ_from_the_stored_ones,
         rows_in_memory_are_those_of_a_restarted_master;
-    people:
+    users:
         users_keep_every_field,
         two_users_cannot_share_a_name,
         sessions_end_one_by_one_all_together_or_by_time,
@@ -329,9 +329,9 @@ suite! {
     retention:
         a_log_goes_in_steps_and_others_stay,
         lines_that_come_after_a_deletion_are_a_log_again,
-        a_log_is_kept_as_long_as_its_task_says,
+        a_log_is_kept_as_long_as_its_task_sets,
         what_log_policies_found_is_kept_with_the_task,
-        an_older_store_keeps_logs_as_its_experiments_say;
+        an_older_store_keeps_logs_as_its_experiments_set;
     workspaces:
         everything_begins_uncategorized,
         an_older_store_comes_up_with_everything_uncategorized,

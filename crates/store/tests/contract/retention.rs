@@ -149,7 +149,7 @@ pub(crate) async fn lines_that_come_after_a_deletion_are_a_log_again(world: &Wor
     assert_eq!((gone.lines, gone.whole), (1, true));
 }
 
-pub(crate) async fn a_log_is_kept_as_long_as_its_task_says(world: &World) {
+pub(crate) async fn a_log_is_kept_as_long_as_its_task_sets(world: &World) {
     let experiment = some_experiment(world).await;
     let owner = stored_user(world, "grace").await;
     let other = stored_experiment(world, crate::rows::experiment("other", owner)).await;
@@ -199,7 +199,7 @@ const BEFORE: &str = "DROP TABLE metric_runs; DROP TABLE agent_tokens; DROP INDE
      ALTER TABLE checkpoints DROP COLUMN removing; \
      DELETE FROM schema_versions WHERE version >= 3;";
 
-pub(crate) async fn an_older_store_keeps_logs_as_its_experiments_say(world: &World) {
+pub(crate) async fn an_older_store_keeps_logs_as_its_experiments_set(world: &World) {
     let owner = stored_user(world, "ada").await;
     let mut tasks = Vec::new();
     for (name, config) in [

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_read_once_nobody_wants_it() {
+    fn nothing_is_read_once_it_is_not_wanted() {
         let gone = Arc::downgrade(&Arc::new(Mutex::new(Averages::default())));
         let mut output = "0, GPU-a, 1, 1\n".repeat(1000);
         output.push_str("rest");

@@ -256,7 +256,7 @@ fn a_shell_that_would_be_root_sees_itself_as_another_user() {
 }
 
 #[test]
-fn a_shell_of_root_without_capabilities_says_what_to_do() {
+fn a_shell_of_root_without_capabilities_names_what_to_do() {
     need_sandbox!();
     let master = Master::start();
     let Some((task, _)) = shell(&master, 0, free_port()) else {

@@ -571,7 +571,7 @@ fn all_members_of_a_gang_use_the_ports_of_their_allocation() {
 }
 
 #[test]
-fn what_cannot_be_made_says_why() {
+fn what_cannot_be_made_names_the_reason() {
     let mut task = trial();
     task.request.entrypoint = None;
     let place = place(&[0], DeviceKind::Cuda);

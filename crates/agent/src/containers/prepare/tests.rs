@@ -172,7 +172,7 @@ fn the_working_directory_names_the_user_that_the_task_runs_as() {
 }
 
 #[test]
-fn with_tls_the_certificate_is_where_the_environment_says() {
+fn with_tls_the_certificate_is_where_the_environment_names_it() {
     let scene = Setup::new();
     let env = scene.prepare("https://10.0.0.1:8443").unwrap();
     let cert = scene.dir().run().join(CERT_FILE);

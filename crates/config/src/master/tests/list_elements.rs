@@ -72,7 +72,7 @@ fn flags_and_variables_reach_into_lists() {
 }
 
 #[test]
-fn the_list_that_nobody_gave_can_be_changed_too() {
+fn the_list_that_is_not_given_can_be_changed_too() {
     let flags = [(
         "resource_pools[default].max_aux_containers_per_agent".to_owned(),
         "5".to_owned(),

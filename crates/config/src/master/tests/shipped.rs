@@ -3,7 +3,7 @@
 use super::{config, load};
 
 #[test]
-fn keys_of_shipped_files_are_accepted_and_said_to_be_ignored() {
+fn keys_of_shipped_files_are_accepted_and_reported_as_ignored() {
     for (text, path, says) in [
         (
             "resource_pools: [{pool_name: default, max_slots: 8}]",

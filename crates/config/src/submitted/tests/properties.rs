@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn a_correction_says_exactly_what_it_leaves(
+    fn a_correction_reports_exactly_what_it_leaves(
         parts in prop::collection::btree_set(
             prop_oneof![
                 Just("image: x"), Just("slots: 2"), Just("slots: many"), Just("max_slots: 1"), Just("priority: 300"),

@@ -249,7 +249,7 @@ fn errors_are_named_for_the_kind() {
 }
 
 #[test]
-fn what_means_nothing_for_a_kind_is_said() {
+fn what_means_nothing_for_a_kind_is_reported() {
     for (kind, text, expected) in [
         (
             LaunchKind::Tensorboard,

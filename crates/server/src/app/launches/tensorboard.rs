@@ -51,8 +51,8 @@ struct ShownExperiment {
     trials: Option<Vec<TrialId>>,
     /// Whether everything of it that is shown has ended.
     has_ended: bool,
-    /// Whether it belongs to who launches the TensorBoard. The image and the mounts of others are theirs to choose: they would
-    /// bring code into the task of who looks at their metrics.
+    /// Whether it belongs to the user who launches the TensorBoard. The image and the mounts of others are theirs to choose:
+    /// they would bring code into the task of a user who looks at their metrics.
     is_own: bool,
 }
 

@@ -242,7 +242,7 @@ fn sees_storage_keys(
     let config = serde_json::from_str(&experiment.config).map_err(AppError::internal)?;
     let common = sources
         .renewals
-        .storage_of_everybody(experiment.project_id)?;
+        .storage_of_the_cluster(experiment.project_id)?;
     Ok(common
         .iter()
         .any(|common| has_only_keys_of(&config, common)))
@@ -293,7 +293,7 @@ pub(crate) async fn shown(
     Ok(ShownCheckpoint::Trained(Box::new(trained)))
 }
 
-/// The files of a checkpoint as an archive, piece by piece, counted for who asks.
+/// The files of a checkpoint as an archive, piece by piece, counted for the caller.
 pub(crate) async fn archive(
     sources: &CheckpointSources,
     actor: &Actor,
@@ -365,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_everybody_is_given_are_known_from_others() {
+    fn keys_that_every_caller_is_given_are_known_from_others() {
         let storage = json!({"type": "s3", "bucket": "mine", "access_key": "AK", "secret_key": "SK",
             "save_trial_best": 1});
         let config = json!({ "checkpoint_storage": storage });

@@ -413,7 +413,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_waiting_allocation_says_why_and_a_placed_one_does_not() {
+    fn a_waiting_allocation_shows_why_and_a_placed_one_does_not() {
         let reason = wait_reason(&waiting()).unwrap();
         assert_eq!(
             (reason.kind.as_str(), reason.since),

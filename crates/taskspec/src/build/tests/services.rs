@@ -116,7 +116,7 @@ fn a_service_for_which_no_port_was_free_does_not_start() {
 }
 
 #[test]
-fn a_tensorboard_of_what_has_ended_knows_what_to_say_where_there_is_nothing() {
+fn a_tensorboard_of_what_has_ended_shows_why_there_is_nothing() {
     let said = |experiments: &[i64], trials: &[i64], all_ended: bool| {
         let details = TensorBoardDetails {
             experiment_ids: experiments.iter().copied().map(ExperimentId).collect(),

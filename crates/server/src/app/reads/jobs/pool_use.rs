@@ -1,4 +1,4 @@
-//! What of a pool is there at present, and what of it is in use.
+//! What a pool has at present, and what of it is in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use det_taskspec::DeviceKind;
 use super::PoolContents;
 use crate::app::jobs::QueuedJob;
 
-/// What of a pool is there and in use. Places that are away do not count.
+/// What a pool has and what of it is in use. Places that are away do not count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PoolUse {
     /// Number of places that are connected.
@@ -26,7 +26,7 @@ pub(crate) struct PoolUse {
 }
 
 impl PoolContents {
-    /// What of the pool of this name is there and in use.
+    /// What the pool of this name has, and what of it is in use.
     pub(crate) fn use_of(&self, pool: &str) -> PoolUse {
         let of_pool = |place: &&PlaceRow| place.resource_pool == pool;
         let present: Vec<&PlaceRow> = (self.agents.iter())
