@@ -33,13 +33,13 @@ const WORDS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Words of speech and for unknown people, in comments and messages: what a program does has a verb of its own.
+/// Words of speech and for unknown people, in comments, messages and names of functions: what a program does has a verb of
+/// its own.
 const SPEECH: &[(&[&str], &str)] = &[
     (
         &["says", "said", "say", "saying"],
         "\"reports\", \"contains\", \"returns\" or what it is",
     ),
-    // In comments and messages only: a method of the fakes has the name.
     (&["hear"], "\"receive\""),
     (
         &[
@@ -75,7 +75,7 @@ const UNCHECKED: &[&str] = &[
     "bench/measure/compare.py",
 ];
 
-/// Checks the words of a file: of a Rust file those in comments, identifiers and messages, of a Python file those in
+/// Checks the words of a file, and of its name where it is of a crate: of a Rust file those in comments, identifiers and messages, of a Python file those in
 /// comments, documentation and messages, of a page, a scenario or the Makefile all, of a manifest those in comments and
 /// descriptions, of a script, a table, a migration or another YAML file those in comments; other files have no errors.
 /// `path` is relative to the repository.
@@ -86,6 +86,11 @@ pub(crate) fn check(path: &str, text: &str, findings: &mut Findings) {
     let name = path.rsplit('/').next().unwrap_or(path);
     let kind = name.rsplit_once('.').map_or("", |(_, kind)| kind);
     let is_of_crates = path.starts_with("crates/");
+    if is_of_crates {
+        let refused = refused(name, &[WORDS, SPEECH]);
+        let refused = refused.map(|problem| format!("{path}: its name {problem}"));
+        findings.errors.extend(refused);
+    }
     let shebang = text.lines().next().filter(|line| line.starts_with("#!"));
     match kind {
         "rs" => check_rust(path, text, findings),
@@ -291,6 +296,11 @@ fn check_rust(path: &str, text: &str, findings: &mut Findings) {
         };
         for (number, text) in (line..).zip(text.split('\n')) {
             check_words((path, number), text, lists, findings);
+            if kind == PieceKind::Code {
+                for name in functions(text) {
+                    check_words((path, number), name, &[SPEECH], findings);
+                }
+            }
         }
     }
     let mut after_comment = false;
@@ -317,6 +327,19 @@ fn check_rust(path: &str, text: &str, findings: &mut Findings) {
         }
         after_comment = line.starts_with("//");
     }
+}
+
+/// The names of the functions that a line of code defines.
+fn functions(line: &str) -> impl Iterator<Item = &str> {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let begins = line.match_indices("fn ").filter(move |(at, _)| {
+        let before = line[..*at].chars().next_back();
+        !before.is_some_and(is_part)
+    });
+    begins.map(move |(at, word)| {
+        let name = &line[at + word.len()..];
+        &name[..name.find(|c| !is_part(c)).unwrap_or(name.len())]
+    })
 }
 
 /// What a part of a file is.
@@ -545,9 +568,33 @@ mod tests {
 
     #[test]
     fn words_for_unknown_users_and_for_receiving_are_refused_in_comments_and_messages() {
-        let text = "// Anybody may hear it; it stood there for everyone.\nagent.hear();\n";
+        let text = "// Anybody may hear it; it stood there for everyone.\nagent.said();\n";
         let found = errors("crates/tls/src/lib.rs", text);
         assert_eq!(found.len(), 4, "{found:?}");
+    }
+
+    #[test]
+    fn words_of_speech_are_refused_in_names_of_functions() {
+        let text = "let said = of_fn(said);\npub async fn it_says_so(nobody: u8) {}\nlet f: fn (person) = by_person;\nfn ok() {}\n";
+        let found = errors("crates/tls/src/lib.rs", text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with("crates/tls/src/lib.rs:2: uses \"says\""),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn words_in_names_of_files_are_refused() {
+        assert_eq!(
+            errors("crates/scenario/scenarios/freed-room.yaml", "").len(),
+            1
+        );
+        assert_eq!(errors("crates/store/tests/contract/people.rs", "").len(), 1);
+        assert_eq!(
+            errors("crates/store/tests/contract/rows.rs", ""),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
