@@ -299,6 +299,53 @@ def test_a_tensorboard_shows_what_trials_have_written(cluster: Cluster) -> None:
         cluster.client("tensorboard", "kill", board)
 
 
+# What TensorBoard's projector takes files from, whosever they are.
+NAMES_FILES = WRITES + """
+with open("/tmp/tensorboard/projector_config.pbtxt", "w") as file:
+    file.write(
+        'embeddings { tensor_name: "x" tensor_path: "/etc/hostname" metadata_path: "/proc/self/environ" '
+        'bookmarks_path: "/proc/self/environ" sprite { image_path: "/proc/self/environ" } }'
+    )
+"""
+
+
+def test_a_tensorboard_answers_its_proxy_only_and_opens_no_file_that_data_names(cluster: Cluster) -> None:
+    entrypoint = ["python3", "-c", NAMES_FILES]
+    searcher = {"name": "single", "metric": "loss"}
+    experiment = cluster.submit({"name": "named", "entrypoint": entrypoint, "searcher": searcher})
+    cluster.wait_experiment(experiment, "COMPLETED")
+    board = start(cluster, "tensorboard", experiment)
+
+    def answer(url: str, **headers: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as found:
+                return found.status, found.read().decode(errors="replace")
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(errors="replace")
+
+    allowed = {"Authorization": f"Bearer {cluster.token(OWNER)}"}
+    served = f"/proxy/{board}/data"
+    assert answer(f"{cluster.url}{served}/plugins_listing", **allowed)[0] == 200
+    # The program of another task on this machine.
+    ports = set()
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        address, state = line.split()[1], line.split()[3]
+        port = int(address.split(":")[1], 16)
+        if state == "0A" and 2600 <= port <= 2899:
+            ports.add(port)
+    assert ports, "no TensorBoard listens here"
+    for port in ports:
+        for headers in ({}, allowed, {"X-Det-Service-Key": "guessed"}):
+            code, text = answer(f"http://127.0.0.1:{port}{served}/runs", **headers)
+            assert (code, text) == (403, "This TensorBoard answers the proxy of its master only.\n"), headers
+    assert "projector" not in json.loads(answer(f"{cluster.url}{served}/plugins_listing", **allowed)[1])
+    run_name = urllib.parse.quote(f"experiment_{experiment}/trial/{cluster.only_trial(experiment)['id']}", safe="")
+    for what in ("metadata", "sprite_image", "bookmarks", "tensor"):
+        code, text = answer(f"{cluster.url}{served}/plugin/projector/{what}?run={run_name}&name=x", **allowed)
+        assert code in (403, 404) and "DET_" not in text, (what, code, text)
+    cluster.client("tensorboard", "kill", board)
+
+
 def test_a_tensorboard_shows_experiments_and_a_trial_of_different_storages(cluster: Cluster) -> None:
     elsewhere = cluster.shared_dir()
     mounted = {

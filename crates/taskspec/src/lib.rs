@@ -61,7 +61,9 @@ pub use spec::{
     ExitCause, FIRST_UNPRIVILEGED_ID, Mount, Sampling, Script, SharedDirectories, SlotGrant,
     SystemMetrics, TaskFile, TaskUser, UNPRIVILEGED_ID, tensorboard_directory, unprivileged_id,
 };
-pub use tensorboard::{TENSORBOARD_PORTS, TensorBoardDetails, TensorBoardSource};
+pub use tensorboard::{
+    SERVICE_KEY_HEADER, TENSORBOARD_PORTS, TensorBoardDetails, TensorBoardSource,
+};
 
 /// Fixed by the unmodified PyPI package: info files and work directory are below it in every container.
 pub const RUN_DIR: &str = "/run/determined";

@@ -14,9 +14,17 @@ use crate::{Entrypoint, Mount, TaskFile};
 pub const TENSORBOARD_PORTS: RangeInclusive<u16> = 2600..=2899;
 
 const SCRIPT_FILE: &str = "/run/determined/tensorboard/tensorboard-entrypoint.sh";
+const PROGRAM_FILE: &str = "/run/determined/tensorboard/tensorboard-program.py";
+const KEY_FILE: &str = "/run/determined/tensorboard/key";
 const SOURCES_FILE: &str = "/run/determined/tensorboard/sources";
 /// The message where there is nothing to show; the file exists if all has ended.
 const ENDED_FILE: &str = "/run/determined/tensorboard/ended";
+
+/// Header of a request in which the proxy of the master shows a service the key of its details.
+pub const SERVICE_KEY_HEADER: &str = "x-det-service-key";
+
+/// Starts TensorBoard with a guard in front.
+const PROGRAM: &str = include_str!("tensorboard.py");
 
 /// What TensorBoard writes when it accepts connections.
 pub(crate) const RUNNING: &str = "(Press CTRL+C to quit)";
@@ -40,23 +48,9 @@ if ! has_metrics; then
     until has_metrics; do sleep 2; done
 fi
 echo "TensorBoard contains metrics"
-exec "$python" -c 'import os
-import runpy
-import sys
-
-from tensorboard import program, version
-
-
-def print_serving_message(server):
-    task = os.environ["DET_TASK_ID"]
-    where = f"/proxy/{task}/ of the master; `det tensorboard open {task}` opens it"
-    print(f"TensorBoard {version.VERSION} is running at {where} (Press CTRL+C to quit)", file=sys.stderr, flush=True)
-
-
-# It would show the address at which only the proxy of the master reaches it.
-if hasattr(program, "WerkzeugServer"):
-    program.WerkzeugServer.print_serving_message = print_serving_message
-runpy.run_module("tensorboard.main", run_name="__main__", alter_sys=True)' --logdir "$run/logs" --host "$address" --port "$TENSORBOARD_PORT" \
+# Whoever made it act on what it reads would act as the owner.
+unset DET_SESSION_TOKEN DET_USER_TOKEN
+exec "$python" "$run/tensorboard-program.py" --logdir "$run/logs" --host "$address" --port "$TENSORBOARD_PORT" \
     --path_prefix "/proxy/$DET_TASK_ID" --reload_interval 10 "$@"
 "#;
 
@@ -65,6 +59,10 @@ runpy.run_module("tensorboard.main", run_name="__main__", alter_sys=True)' --log
 pub struct TensorBoardDetails {
     /// Port that it listens on, one of [`TENSORBOARD_PORTS`].
     pub port: u16,
+    /// What the proxy shows it with each request ([`SERVICE_KEY_HEADER`]): it answers no other program that reaches the port.
+    /// A secret. Empty where an older master has launched it: it answers requests without a key then.
+    #[serde(default)]
+    pub key: String,
     /// The experiments that it was asked to show.
     pub experiment_ids: Vec<ExperimentId>,
     /// The trials that it was asked to show.
@@ -106,6 +104,8 @@ impl TensorBoardDetails {
         let sources: String = self.sources.iter().map(line).collect();
         let mut files = vec![
             file(SOURCES_FILE, 0o644, &sources),
+            file(KEY_FILE, 0o600, &self.key),
+            file(PROGRAM_FILE, 0o644, PROGRAM),
             script(SCRIPT_FILE, &[PYTHON_FINDER, START]),
         ];
         if self.all_ended {

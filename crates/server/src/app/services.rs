@@ -50,21 +50,18 @@ pub(crate) struct Offer {
     pub(crate) guard: Option<Guard>,
 }
 
-/// What guards a service besides the proxy. Not printable: it is secret.
+/// What guards a service besides the proxy, by its kind. Not printable: it is secret.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Guard {
-    /// What the service asks clients for: who has it may connect to this service.
-    token: Arc<str>,
-    /// The certificate that it shows, PEM. It is the only one that is trusted.
-    certificate: Arc<str>,
-}
-
-impl Guard {
-    /// Whether this is the token.
-    fn is_opened_by(&self, token: &str) -> bool {
-        // By their hashes: how long it takes does not depend on the token.
-        token_hash(token) == token_hash(&self.token)
-    }
+pub(crate) enum Guard {
+    /// The service asks clients for a token, and shows a certificate.
+    Token {
+        /// A client that has it may connect to this service.
+        token: Arc<str>,
+        /// PEM. It is the only one that is trusted.
+        certificate: Arc<str>,
+    },
+    /// The service answers only requests with this key, which no client has: the proxy adds it.
+    Key(Arc<str>),
 }
 
 impl From<&ProxyPort> for Offer {
@@ -104,10 +101,12 @@ impl Service {
     }
 
     /// Whether a client that has this token may connect.
-    fn is_opened_by(&self, token: &str) -> bool {
-        self.guard
-            .as_ref()
-            .is_some_and(|guard| guard.is_opened_by(token))
+    fn is_opened_by(&self, offered: &str) -> bool {
+        match &self.guard {
+            // By their hashes: how long it takes does not depend on the token.
+            Some(Guard::Token { token, .. }) => token_hash(offered) == token_hash(token),
+            Some(Guard::Key(_)) | None => false,
+        }
     }
 
     /// Id of the task that the service belongs to.
@@ -117,7 +116,18 @@ impl Service {
 
     /// The certificate that it shows, PEM; `None` = it speaks without TLS.
     pub(crate) fn certificate(&self) -> Option<&str> {
-        Some(&self.guard.as_ref()?.certificate)
+        match &self.guard {
+            Some(Guard::Token { certificate, .. }) => Some(certificate),
+            Some(Guard::Key(_)) | None => None,
+        }
+    }
+
+    /// The key that the proxy adds to each request; `None` = the service asks for none.
+    pub(crate) fn key(&self) -> Option<&str> {
+        match &self.guard {
+            Some(Guard::Key(key)) => Some(key),
+            Some(Guard::Token { .. }) | None => None,
+        }
     }
 }
 
@@ -464,13 +474,16 @@ fn of_kind(details: &TaskDetails) -> Option<Offer> {
             ..http(shell.port)
         }),
         TaskDetails::Notebook(notebook) => Some(Offer {
-            guard: Some(Guard {
+            guard: Some(Guard::Token {
                 token: notebook.token.as_str().into(),
                 certificate: notebook.certificate.as_str().into(),
             }),
             ..http(notebook.port)
         }),
-        TaskDetails::Tensorboard(tensorboard) => Some(http(tensorboard.port)),
+        TaskDetails::Tensorboard(tensorboard) => Some(Offer {
+            guard: Some(Guard::Key(tensorboard.key.as_str().into())),
+            ..http(tensorboard.port)
+        }),
     }
 }
 

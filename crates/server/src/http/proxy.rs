@@ -27,7 +27,7 @@ use axum::http::header::{
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
-use det_taskspec::NOTEBOOK_CERTIFICATE_NAME;
+use det_taskspec::{NOTEBOOK_CERTIFICATE_NAME, SERVICE_KEY_HEADER};
 use http_body_util::BodyExt as _;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -240,6 +240,7 @@ async fn forward(
         Audience::Others
     };
     outgoing(&mut parts, upgrade.as_ref(), master.tls);
+    show_key(&mut parts.headers, service.key())?;
     cookies::send(&mut parts.headers, audience);
     let (stream, permit) = master
         .services
@@ -415,6 +416,19 @@ fn outgoing(parts: &mut Parts, upgrade: Option<&HeaderValue>, is_tls: bool) {
     }
 }
 
+/// Puts the key of a service into a request, in place of what a client has put there.
+fn show_key(headers: &mut HeaderMap, key: Option<&str>) -> AppResult<()> {
+    headers.remove(SERVICE_KEY_HEADER);
+    if let Some(key) = key {
+        let mut value = HeaderValue::try_from(key).map_err(|error| {
+            AppError::internal(anyhow::Error::new(error).context("reading the key of a service"))
+        })?;
+        value.set_sensitive(true);
+        headers.insert(SERVICE_KEY_HEADER, value);
+    }
+    Ok(())
+}
+
 /// Makes an answer of a service one of this origin.
 fn incoming(headers: &mut HeaderMap, upgrade: Option<&HeaderValue>) {
     without_connection(headers, upgrade);
@@ -439,6 +453,18 @@ mod tests {
         let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         names
+    }
+
+    #[test]
+    fn a_key_is_the_proxys_and_no_clients() {
+        let brought = [(SERVICE_KEY_HEADER, "guessed")];
+        let mut parts = request(&brought);
+        show_key(&mut parts.headers, Some("k1")).unwrap();
+        let values: Vec<_> = parts.headers.get_all(SERVICE_KEY_HEADER).iter().collect();
+        assert_eq!(values, ["k1"]);
+        let mut parts = request(&brought);
+        show_key(&mut parts.headers, None).unwrap();
+        assert!(parts.headers.is_empty());
     }
 
     #[test]

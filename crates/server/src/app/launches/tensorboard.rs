@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::{LaunchRequest, Launches, idle_seconds};
 use crate::app::{existing, reads};
-use crate::auth::Actor;
+use crate::auth::{Actor, new_token};
 use crate::error::{AppError, AppResult, ErrorKind};
 
 /// Trials that one TensorBoard shows at most: it reads all their files, again and again.
@@ -311,6 +311,7 @@ impl Exhibits {
         let details = TensorBoardDetails {
             all_ended: self.shown.iter().all(|shown| shown.has_ended),
             port: 0,
+            key: new_token(),
             experiment_ids: self.asked.experiment_ids,
             trial_ids: self.asked.trial_ids,
             sources,

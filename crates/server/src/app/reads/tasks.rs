@@ -404,7 +404,8 @@ fn hide_key(actor: &Actor, row: &mut LaunchedTask) {
                 *storage = serde_json::Value::Null;
             }
         }
-        TaskDetails::Command | TaskDetails::Generic(_) | TaskDetails::Tensorboard(_) => {}
+        TaskDetails::Tensorboard(tensorboard) => tensorboard.key.clear(),
+        TaskDetails::Command | TaskDetails::Generic(_) => {}
     }
 }
 

@@ -116,6 +116,22 @@ fn a_service_for_which_no_port_was_free_does_not_start() {
 }
 
 #[test]
+fn the_key_of_a_tensorboard_is_in_a_file_of_its_user_alone() {
+    let details = TensorBoardDetails {
+        port: 2601,
+        key: "k1".into(),
+        ..TensorBoardDetails::default()
+    };
+    let spec = spec(&launched(TaskDetails::Tensorboard(details)));
+    let with_key: Vec<_> = (spec.script.files.iter())
+        .filter(|file| file.content.contains("k1"))
+        .map(|file| (file.path.as_str(), file.mode))
+        .collect();
+    assert_eq!(with_key, [("/run/determined/tensorboard/key", 0o600)]);
+    assert!(spec.script.env.iter().all(|(_, value)| value != "k1"));
+}
+
+#[test]
 fn a_tensorboard_of_what_has_ended_shows_why_there_is_nothing() {
     let said = |experiments: &[i64], trials: &[i64], all_ended: bool| {
         let details = TensorBoardDetails {
