@@ -1,6 +1,7 @@
 //! What a use case answers when it cannot do what was asked. The one place that maps this to a status is `http::error`.
 
 use det_lifecycle::object::ObjectKind;
+use det_store::archives::ArchiveOf;
 use det_store::{ChangeError, StoreError};
 use det_taskspec::TaskKind;
 
@@ -198,6 +199,23 @@ impl From<StoreError> for AppError {
                     "nothing was changed, and what was acknowledged before is safe; free some space on that disk and \
                      try again, the master needs no restart",
                 )
+            }
+        } else if let StoreError::NearlyFull(shortfall) = &error {
+            let message = format!(
+                "the disk with the files of the master's database is nearly full: {shortfall}"
+            );
+            Self {
+                cause: Some(error.into()),
+                ..unavailable(
+                    &message,
+                    "nothing was changed, and what runs goes on; free some space on that disk and try again, the master \
+                     needs no restart",
+                )
+            }
+        } else if let StoreError::NoArchive(of) = &error {
+            match of {
+                ArchiveOf::Experiment(id) => Self::not_found(ObjectKind::ModelDefinition, id),
+                ArchiveOf::Task(id) => Self::not_found(ObjectKind::ContextDirectory, id),
             }
         } else if let StoreError::Lost(reason) = &error {
             let message = format!(

@@ -12,7 +12,9 @@ use sqlx::{ConnectOptions, Connection, Postgres, pool::PoolConnection};
 use tokio::sync::watch;
 
 use crate::access::{self, DatabaseAccess, SharedAccess};
+use crate::archives::ArchiveOf;
 use crate::column;
+use crate::disk_space::Shortfall;
 use crate::lite::{LiteConn, LiteOptions, LitePool, PooledLite};
 use crate::migrate;
 use crate::unit::{Changes, Unit};
@@ -150,6 +152,12 @@ pub enum StoreError {
     /// The disk is full. What was acknowledged is stored.
     #[error("the disk with the files of the database is full")]
     Full,
+    /// The disk has too little space left for the files of new work. Nothing was changed.
+    #[error("the disk with the files of the database is nearly full: {0}")]
+    NearlyFull(Shortfall),
+    /// The archive that was to be copied does not exist.
+    #[error("{0} has no archive to copy")]
+    NoArchive(ArchiveOf),
     /// A statement failed for another reason than those above.
     #[error("the database refused an operation")]
     Query(#[source] DriverError),
@@ -231,6 +239,7 @@ impl StoreError {
             Self::Unavailable(_)
             | Self::Busy
             | Self::Full
+            | Self::NearlyFull(_)
             | Self::Closed
             | Self::Lost(_)
             | Self::Ended(_) => true,

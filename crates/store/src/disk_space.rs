@@ -1,5 +1,8 @@
 //! Whether the database has disk space: notices when changes are refused because its disk is full, and reports when
-//! they are accepted again.
+//! they are accepted again. The files of new work are refused before that, so that one user who stores them by the
+//! thousand does not end everybody's reports and logs.
+
+use std::fmt;
 
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use serde_json::json;
@@ -10,6 +13,69 @@ use crate::events::NewEvent;
 /// A disk that is nearly full accepts small changes between larger ones that it refuses. It has space again once it has
 /// refused none for so long, in microseconds: otherwise there would be an event for each.
 const QUIET: i64 = 1_000_000;
+
+/// So much of a disk stays free of the files of work, at most: what keeps the cluster running needs it.
+const KEPT_BYTES: u64 = 1 << 30;
+/// The same as a part of the disk, for small ones: a twentieth.
+const KEPT_PART: u64 = 20;
+
+/// What space there is for the database's file, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FreeSpace {
+    /// Size of the disk.
+    pub(crate) total: u64,
+    /// What is free on the disk.
+    pub(crate) available: u64,
+    /// What is unused inside the database's file.
+    pub(crate) unused: u64,
+}
+
+/// What is missing to store an archive, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortfall {
+    /// Size of the archive.
+    pub bytes: u64,
+    /// Size of the disk.
+    pub total: u64,
+    /// What is free on the disk.
+    pub available: u64,
+    /// What must be free for this archive.
+    pub needed: u64,
+}
+
+impl FreeSpace {
+    /// Refuses an archive that would leave less than what is kept. It is written twice: to the log of the database, then
+    /// to its file.
+    pub(crate) fn require(self, bytes: u64) -> Result<(), StoreError> {
+        let kept = KEPT_BYTES.min(self.total / KEPT_PART);
+        let needed = kept
+            .saturating_add(bytes)
+            .saturating_add(bytes.saturating_sub(self.unused));
+        if self.available >= needed {
+            return Ok(());
+        }
+        Err(StoreError::NearlyFull(Shortfall {
+            bytes,
+            total: self.total,
+            available: self.available,
+            needed,
+        }))
+    }
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: u64| bytes >> 20;
+        write!(
+            f,
+            "{} of its {} MiB are free, and {} MiB must be to store an archive of {} KiB with the files of new work",
+            mib(self.available),
+            mib(self.total),
+            mib(self.needed) + 1,
+            self.bytes.div_ceil(1 << 10),
+        )
+    }
+}
 
 /// An error of a change.
 pub trait ChangeError: From<StoreError> {
@@ -119,6 +185,29 @@ mod tests {
         let mut space = DiskSpace::default();
         space.refused(0, 0);
         assert!(space.recovery(10 * QUIET).is_none());
+    }
+
+    #[test]
+    fn an_archive_leaves_a_part_of_the_disk_free() {
+        const MIB: u64 = 1 << 20;
+        let disk = |total: u64, available: u64, unused: u64| FreeSpace {
+            total: total * MIB,
+            available: available * MIB,
+            unused: unused * MIB,
+        };
+        // 1 GiB of a large disk is kept, a twentieth of a small one.
+        assert!(disk(100_000, 1_024 + 190, 0).require(95 * MIB).is_ok());
+        assert!(disk(100_000, 1_024 + 189, 0).require(95 * MIB).is_err());
+        assert!(disk(100, 7, 0).require(MIB).is_ok());
+        // What deletions have left inside the file is not needed again.
+        assert!(disk(100, 6, 0).require(MIB).is_err());
+        assert!(disk(100, 6, 1).require(MIB).is_ok());
+        let error = disk(100, 4, 50).require(1).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the disk with the files of the database is nearly full: 4 of its 100 MiB are free, and 6 MiB must be to \
+             store an archive of 1 KiB with the files of new work"
+        );
     }
 
     #[test]

@@ -8,7 +8,7 @@ use det_lifecycle::fallback::Fallback;
 use det_lifecycle::state_name::StateName;
 use strum::{Display, EnumString, IntoStaticStr, VariantNames};
 
-use crate::archives::{self, ArchiveOf};
+use crate::archives::{self, NewArchive};
 use crate::catalogue::Catalogue;
 use crate::column::text;
 use crate::query::{Query, Value, pieces};
@@ -519,7 +519,7 @@ pub struct NewExperiment {
     /// Whether lower values of that metric are better.
     pub smaller_is_better: bool,
     /// The gzip tar archive of the model definition.
-    pub model_definition: Vec<u8>,
+    pub model_definition: NewArchive<ExperimentId>,
     /// Whether it runs outside the cluster, and only reports.
     pub unmanaged: bool,
     /// The name by which its code finds it again, unique over the cluster; `None` = it has none.
@@ -595,7 +595,7 @@ pub async fn insert(conn: &mut Conn<'_>, new: &NewExperiment) -> Result<Experime
         new.config.as_str(),
         new.original_config.as_str()
     )?;
-    archives::insert(conn, &ArchiveOf::Experiment(id), &new.model_definition).await?;
+    archives::insert_of_experiment(conn, id, &new.model_definition).await?;
     Ok(id)
 }
 

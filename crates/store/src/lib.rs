@@ -68,6 +68,6 @@ pub use access::DatabaseAccess;
 pub use clock::{earliest_now, latest_now, now, steady_now, step_clock};
 pub use db::{Conn, DriverError, ReadConn, Store, StoreError, StoreUrl};
 pub(crate) use det_store_derive::Row;
-pub use disk_space::ChangeError;
+pub use disk_space::{ChangeError, Shortfall};
 pub use migrate::MigrateError;
 pub use writer::WriteTx;

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::sys::statvfs::statvfs;
 use rusqlite::config::DbConfig;
 use rusqlite::hooks::Wal;
 use rusqlite::{Connection, OpenFlags, Statement, ToSql};
@@ -23,6 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::StoreError;
 use crate::column::FromRow;
 use crate::db::DriverError;
+use crate::disk_space::FreeSpace;
 
 /// Statements kept compiled for each connection.
 const STATEMENTS: usize = 256;
@@ -108,6 +110,23 @@ impl LiteConn {
             blob.read_at_exact(&mut part, offset)?;
             Ok(part)
         })
+    }
+
+    /// What space there is for the database's file; `None` = it is not known.
+    pub(crate) fn space(&mut self) -> Result<Option<FreeSpace>, DriverError> {
+        let Some(disk) = self.conn.path().and_then(|path| statvfs(path).ok()) else {
+            return Ok(None);
+        };
+        let (pages, page_bytes): (i64, i64) = self.fetch_one(
+            "SELECT f.freelist_count, p.page_size FROM pragma_freelist_count f, pragma_page_size p",
+            &[],
+        )?;
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.fragment_size());
+        Ok(Some(FreeSpace {
+            total: bytes(disk.blocks()),
+            available: bytes(disk.blocks_available()),
+            unused: u64::try_from(pages.saturating_mul(page_bytes)).unwrap_or(0),
+        }))
     }
 
     /// Runs statements that follow one another and give nothing.

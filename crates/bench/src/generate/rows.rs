@@ -4,6 +4,7 @@ use det_ids::{ExperimentId, LogLevel, LogSource, LogStream, RunId, TaskId, UserI
 use det_lifecycle::allocation::{AllocationExit, AllocationState};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::trial::TrialState;
+use det_store::archives::NewArchive;
 use det_store::bulk::{PastExperiment, PastTrial};
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::experiments::{JobKind, JobRow, NewExperiment, SearcherKind};
@@ -174,7 +175,7 @@ pub(super) fn experiment(
             searcher_name,
             searcher_metric: "validation_loss".into(),
             smaller_is_better: true,
-            model_definition: Vec::new(),
+            model_definition: NewArchive::Packed(Vec::new()),
         },
         archived: draw.below(10) == 0,
         progress: if ended_at.is_some() { 1.0 } else { draw.unit() },

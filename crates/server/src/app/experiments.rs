@@ -12,7 +12,7 @@ use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_orchestrator::{Event, LogLevel};
 use det_searcher::Search;
-use det_store::archives::{self, ArchiveOf};
+use det_store::archives::{self, ArchiveOf, NewArchive};
 use det_store::events::NewEvent;
 use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment, SearcherKind};
 use det_store::workspaces::UNCATEGORIZED_PROJECT;
@@ -105,12 +105,15 @@ impl Experiments {
             });
         }
         let archive = match (request.parent_id, request.files.is_empty()) {
-            (Some(parent), true) => self.parent_archive(parent).await?,
+            (Some(parent), true) => {
+                self.require_forkable(parent).await?;
+                NewArchive::CopyOf(parent)
+            }
             _ => {
                 let files = std::mem::take(&mut request.files);
-                tokio::task::spawn_blocking(move || model_archive::pack("modelDefinition", &files))
-                    .await
-                    .map_err(AppError::internal)??
+                let pack = move || model_archive::pack("modelDefinition", &files);
+                let packed = tokio::task::spawn_blocking(pack).await;
+                NewArchive::Packed(packed.map_err(AppError::internal)??)
             }
         };
         let (warnings, slots_exceeded) = (checked.warnings.clone(), checked.slots_exceeded);
@@ -147,14 +150,14 @@ impl Experiments {
         })
     }
 
-    /// A checked submission as rows. `archive` = its packed model definition.
+    /// A checked submission as rows. `archive` = its model definition.
     fn row(
         &self,
         owner_id: UserId,
         checked: CheckedSubmission,
         request: NewExperimentRequest,
         state: ExperimentState,
-        archive: Vec<u8>,
+        archive: NewArchive<ExperimentId>,
     ) -> AppResult<NewExperiment> {
         let config = &checked.config;
         Ok(NewExperiment {
@@ -286,7 +289,8 @@ impl Experiments {
         })
     }
 
-    async fn parent_archive(&self, parent: ExperimentId) -> AppResult<Vec<u8>> {
+    /// Refuses a fork of an experiment that is archived, or whose model definition is gone.
+    async fn require_forkable(&self, parent: ExperimentId) -> AppResult<()> {
         let mut conn = self.context.store.read().await?;
         let row = existing::experiment(&mut conn.conn(), parent).await?;
         if row.archived {
@@ -297,9 +301,10 @@ impl Experiments {
                 "unarchive it first: det experiment unarchive {parent}"
             )));
         }
-        archives::whole(&mut conn.conn(), &ArchiveOf::Experiment(parent))
-            .await?
-            .ok_or_else(|| AppError::not_found(ObjectKind::ModelDefinition, parent))
+        match archives::size(&mut conn.conn(), &ArchiveOf::Experiment(parent)).await? {
+            Some(_) => Ok(()),
+            None => Err(AppError::not_found(ObjectKind::ModelDefinition, parent)),
+        }
     }
 
     /// Starts, pauses, ends or deletes it.

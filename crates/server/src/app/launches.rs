@@ -18,6 +18,7 @@ use det_ids::{ClusterId, ProjectId, TaskId, WorkspaceId};
 use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::ActorName;
 use det_store::WriteTx;
+use det_store::archives::NewArchive;
 use det_store::workspaces;
 use det_taskspec::TaskDetails;
 use serde_json::Value;
@@ -146,9 +147,9 @@ impl Launches {
                 slots_exceeded,
             });
         }
-        let context = match base.and_then(|base| base.archive) {
-            Some(archive) if request.files.is_empty() => Some(archive),
-            _ => pack(request.files).await?,
+        let context = match base.and_then(|base| base.archive_of) {
+            Some(task_id) if request.files.is_empty() => Some(NewArchive::CopyOf(task_id)),
+            _ => pack(request.files).await?.map(NewArchive::Packed),
         };
         let parts = TaskParts {
             owner_id: actor.user().id,

@@ -7,7 +7,7 @@ use det_lifecycle::task::{Demand, TaskEvent, TaskState};
 use det_orchestrator::{Event, LogLevel};
 use det_store::WriteTx;
 use det_store::allocations::TaskRow;
-use det_store::archives::{self, ArchiveOf};
+use det_store::archives::{self, NewArchive};
 use det_store::events::NewEvent;
 use det_store::experiments::{self, JobKind, JobRow};
 use det_store::task_documents::{self, TaskDocument};
@@ -32,7 +32,7 @@ pub(crate) struct TaskParts {
     /// The task that it belongs to.
     pub(crate) parent: Option<TaskId>,
     /// The files that it starts with, packed.
-    pub(crate) context: Option<Vec<u8>>,
+    pub(crate) context: Option<NewArchive<TaskId>>,
     /// What its owner should know of its configuration, for its log.
     pub(crate) warnings: Vec<String>,
 }
@@ -46,7 +46,7 @@ pub(crate) struct NewTask {
     /// Name, configuration and details that it runs with.
     pub(crate) document: TaskDocument,
     /// The files that it starts with, packed.
-    pub(crate) context: Option<Vec<u8>>,
+    pub(crate) context: Option<NewArchive<TaskId>>,
     /// What its owner should know of its configuration, for its log.
     pub(crate) warnings: Vec<String>,
     /// Whether it is paused from its beginning, in place of requesting its first attempt.
@@ -125,7 +125,7 @@ impl NewTask {
         tx.live_rows().add_task(self.task);
         task_documents::insert(&mut tx.conn(), &self.document).await?;
         if let Some(archive) = &self.context {
-            archives::insert(&mut tx.conn(), &ArchiveOf::Task(id.clone()), archive).await?;
+            archives::insert_of_task(&mut tx.conn(), &id, archive).await?;
         }
         let subject = Subject::Task(id.clone());
         let created = NewEvent::new(actor, subject, EventKind::Created)

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use det_ids::{ExperimentId, LogLineId, MetricChunkId, ProjectId, RunId, TrialId};
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::state_name::StateName;
-use det_store::archives::{self, ArchiveOf};
+use det_store::archives::{self, ArchiveOf, NewArchive};
 use det_store::catalogue::Catalogue;
 use det_store::experiments::{self, Active, ExperimentRow, Filter, NewExperiment, Sort};
 use det_store::logs::{self, LogLine};
@@ -59,7 +59,7 @@ pub(crate) async fn a_model_definition_is_read_in_parts(world: &World) {
     let archive: Vec<u8> = (0..300_000_u32)
         .map(|n| u8::try_from(n.wrapping_mul(2_654_435_761) >> 24).unwrap())
         .collect();
-    new.model_definition.clone_from(&archive);
+    new.model_definition = NewArchive::Packed(archive.clone());
     let id = stored_experiment(world, new).await;
     let size = read!(world, conn => archives::size(conn, &ArchiveOf::Experiment(id)).await);
     assert_eq!(size, Some(archive.len()));
@@ -144,13 +144,12 @@ pub(crate) async fn an_experiment_comes_back_as_it_was_stored(world: &World) {
         ("ada", "default", 7, Some(3))
     );
     assert!((row.weight - 2.5).abs() < f64::EPSILON);
-    assert_eq!(
-        read!(world, conn => archives::whole(conn, &ArchiveOf::Experiment(id)).await),
-        Some(expected.model_definition)
-    );
+    let stored =
+        read!(world, conn => archives::part(conn, &ArchiveOf::Experiment(id), 0, 10).await);
+    assert_eq!(NewArchive::Packed(stored), expected.model_definition);
     assert!(read!(world, conn => experiments::find(conn, ExperimentId(id.0 + 1)).await).is_none());
     assert!(
-        read!(world, conn => archives::whole(conn, &ArchiveOf::Experiment(ExperimentId(id.0 + 1))).await)
+        read!(world, conn => archives::size(conn, &ArchiveOf::Experiment(ExperimentId(id.0 + 1))).await)
             .is_none()
     );
 }
@@ -638,7 +637,7 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
         let left = [
             read!(world, conn => experiments::find(conn, id).await).is_some(),
             read!(world, conn => experiments::job(conn, &format!("job-{name}").into()).await).is_some(),
-            read!(world, conn => archives::whole(conn, &ArchiveOf::Experiment(id)).await).is_some(),
+            read!(world, conn => archives::size(conn, &ArchiveOf::Experiment(id)).await).is_some(),
             read!(world, conn => trials::find(conn, trial_id).await).is_some(),
             read!(world, conn => allocations::find_task(conn, &task_id).await).is_some(),
             read!(world, conn => allocations::find(conn, &allocation_id).await).is_some(),

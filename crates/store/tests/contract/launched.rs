@@ -2,8 +2,9 @@
 
 use det_ids::{ContainerId, ExperimentId, JobId, TaskId, WorkspaceId};
 use det_lifecycle::task::{TaskEnd, TaskState};
+use det_store::StoreError;
 use det_store::allocations::{self, TaskRow};
-use det_store::archives::{self, ArchiveOf};
+use det_store::archives::{self, ArchiveOf, NewArchive};
 use det_store::checkpoint_removals;
 use det_store::experiments::{self, JobKind, JobRow};
 use det_store::task_documents::{self, LaunchedFilter, TaskDocument};
@@ -178,16 +179,14 @@ pub(crate) async fn a_task_is_the_root_of_what_belongs_to_it(world: &World) {
 pub(crate) async fn the_files_of_a_task_are_read_in_parts(world: &World) {
     let of = ArchiveOf::Task("task".into());
     let archive: Vec<u8> = (0..200_000_u32).map(|n| n.to_le_bytes()[0]).collect();
-    let (stored, owner) = (archive.clone(), of.clone());
-    change!(world, conn => archives::insert(conn, &owner, &stored).await);
+    let stored = NewArchive::Packed(archive.clone());
+    change!(world, conn => archives::insert_of_task(conn, &"task".into(), &stored).await);
     assert_eq!(
         read!(world, conn => archives::size(conn, &of).await),
         Some(200_000)
     );
-    assert_eq!(
-        read!(world, conn => archives::whole(conn, &of).await),
-        Some(archive.clone())
-    );
+    let whole = read!(world, conn => archives::part(conn, &of, 0, 1_000_000).await);
+    assert_eq!(whole, archive);
     let part = read!(world, conn => archives::part(conn, &of, 70_001, 1_000).await);
     assert_eq!(part, archive[70_001..71_001]);
     let end = read!(world, conn => archives::part(conn, &of, 199_999, 1_000).await);
@@ -198,6 +197,31 @@ pub(crate) async fn the_files_of_a_task_are_read_in_parts(world: &World) {
         None
     );
     assert!(read!(world, conn => archives::part(conn, &other, 0, 10).await).is_empty());
+    // The database copies it.
+    let copy = NewArchive::CopyOf("task".into());
+    change!(world, conn => archives::insert_of_task(conn, &"other".into(), &copy).await);
+    assert_eq!(
+        read!(world, conn => archives::size(conn, &other).await),
+        Some(200_000)
+    );
+    let whole = read!(world, conn => archives::part(conn, &other, 0, 1_000_000).await);
+    assert_eq!(whole, archive);
+}
+
+pub(crate) async fn files_that_are_gone_are_not_copied(world: &World) {
+    let copy = NewArchive::CopyOf("gone".into());
+    let refused: Result<(), StoreError> = world
+        .write(move |tx| {
+            Box::pin(async move {
+                archives::insert_of_task(&mut tx.conn(), &"task".into(), &copy).await
+            })
+        })
+        .await;
+    let gone = ArchiveOf::Task("gone".into());
+    assert!(
+        matches!(&refused, Err(StoreError::NoArchive(of)) if *of == gone),
+        "{refused:?}"
+    );
 }
 
 pub(crate) async fn removals_of_checkpoints_are_open_until_they_are_finished(world: &World) {

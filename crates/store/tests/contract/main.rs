@@ -287,6 +287,7 @@ suite! {
         removals_of_checkpoints_are_open_until_they_are_finished,
         a_task_is_the_root_of_what_belongs_to_it,
         the_files_of_a_task_are_read_in_parts,
+        files_that_are_gone_are_not_copied,
         what_was_measured_of_a_task_is_kept_once_in_order_and_within_its_bound;
     running:
         trials_move_through_their_runs,

@@ -12,6 +12,7 @@ use det_lifecycle::task::TaskState;
 use det_lifecycle::trial::TrialState;
 use det_scheduler::{WaitExplanation, WaitKind};
 use det_store::allocations::{AllocationRow, ContainerRow, TaskRow};
+use det_store::archives::NewArchive;
 use det_store::checkpoints::{CheckpointRow, CheckpointState};
 use det_store::experiments::{ExperimentRow, JobKind, JobRow, NewExperiment, SearcherKind};
 use det_store::journal::{self, Entry};
@@ -80,7 +81,7 @@ pub(crate) fn experiment(name: &str, owner_id: UserId) -> NewExperiment {
         searcher_name: SearcherKind::Single,
         searcher_metric: "loss".into(),
         smaller_is_better: true,
-        model_definition: vec![0x1f, 0x8b, 0, 255],
+        model_definition: NewArchive::Packed(vec![0x1f, 0x8b, 0, 255]),
     }
 }
 

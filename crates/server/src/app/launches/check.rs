@@ -39,8 +39,8 @@ pub(super) struct CheckedLaunch {
 pub(super) struct Base {
     /// The configuration to lay it over.
     config: Option<Value>,
-    /// The files, unless it brings its own.
-    pub(super) archive: Option<Vec<u8>>,
+    /// The task whose files it gets, unless it brings its own; `None` = that one has none.
+    pub(super) archive_of: Option<TaskId>,
     workspace_id: WorkspaceId,
 }
 
@@ -96,7 +96,9 @@ impl Launches {
         };
         Ok(Base {
             config: forked.then_some(config),
-            archive: archives::whole(conn, &ArchiveOf::Task(id.clone())).await?,
+            archive_of: archives::size(conn, &ArchiveOf::Task(id.clone()))
+                .await?
+                .map(|_| id.clone()),
             workspace_id: job.workspace_id,
         })
     }
@@ -141,7 +143,7 @@ impl Launches {
         let pool = admitted.pools.first().cloned().unwrap_or_default();
         let errors = governed.placed(std::mem::take(&mut findings.errors));
         let has_context =
-            !request.files.is_empty() || base.is_some_and(|base| base.archive.is_some());
+            !request.files.is_empty() || base.is_some_and(|base| base.archive_of.is_some());
         let completed = self
             .complete(submitted, policies, &pool, has_context)
             .await?;
