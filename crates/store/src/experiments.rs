@@ -182,6 +182,7 @@ macro_rules! update {
 }
 
 mod places;
+mod queued;
 mod settings;
 mod unmanaged;
 
@@ -189,6 +190,8 @@ pub(crate) use unmanaged::{OF_EXTERNAL_ID, UNMANAGED_RUNNING, UNMANAGED_TRIALS_O
 pub use unmanaged::{find_by_external_id, unmanaged_running, unmanaged_trials_of};
 
 pub use places::{Member, follow_project, of_project, of_workspace, project_is_empty, set_project};
+pub use queued::{ExperimentHead, live_jobs, queued, queued_jobs};
+pub(crate) use queued::{QUEUED, QUEUED_JOBS};
 pub use settings::{set_config, set_searcher, set_texts};
 
 /// The conditions that listed experiments meet; all of them must hold.
@@ -709,18 +712,6 @@ pub async fn find_by_job(
     let mut query = Query::new(SELECT);
     query.condition("e.job_id = ").bind(Value::from(job_id));
     Ok(query.fetch_all(conn).await?.pop())
-}
-
-/// The jobs of all experiments that have not ended, and of all live allocations.
-pub async fn live_jobs(conn: &mut Conn<'_>) -> Result<Vec<JobRow>, StoreError> {
-    conn.flush().await?;
-    let mut query =
-        Query::new("SELECT j.* FROM jobs j WHERE j.id IN (SELECT e.job_id FROM experiments e");
-    query.any_of("e.state", StateName::LIVE);
-    query.push(
-        " UNION SELECT a.job_id FROM allocations a WHERE a.ended_at IS NULL) ORDER BY j.submitted_at, j.id",
-    );
-    query.fetch_all(conn).await
 }
 
 /// Stores the settings of a job.

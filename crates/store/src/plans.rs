@@ -71,6 +71,11 @@ fn experiment_lists(id: ExperimentId) -> Vec<(String, Query)> {
             experiments::page_query(&[0, 1, 2].map(|n| ExperimentId(id.0 + n))),
         ),
         named("live", experiments::live_query()),
+        named("queued", Query::fixed(experiments::QUEUED, Vec::new())),
+        named(
+            "queued jobs",
+            Query::fixed(experiments::QUEUED_JOBS, Vec::new()),
+        ),
         named("uncollected", uncollected),
         named("deleting", deleting),
         named("phases", Query::fixed(allocations::LIVE_STATES, Vec::new())),

@@ -178,7 +178,7 @@ pub async fn find(conn: &mut Conn<'_>, id: &TaskId) -> Result<Option<TaskDocumen
     )?)
 }
 
-/// The names of these tasks, as far as they have documents of their own.
+/// The beginnings of the names of these tasks, 1,000 characters at most, as far as they have documents of their own.
 pub async fn descriptions(
     conn: &mut Conn<'_>,
     ids: &[TaskId],
@@ -186,7 +186,9 @@ pub async fn descriptions(
     conn.flush().await?;
     let mut found = HashMap::new();
     for piece in pieces(ids) {
-        let mut query = Query::new("SELECT task_id, description FROM task_documents");
+        let mut query = Query::new(
+            "SELECT task_id, substr(description, 1, 1000) AS description FROM task_documents",
+        );
         query.any_of("task_id", piece.iter().map(Value::from));
         found.extend(query.fetch_all::<(TaskId, String)>(conn).await?);
     }

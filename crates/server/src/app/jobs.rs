@@ -9,7 +9,7 @@ use det_ids::{AllocationId, JobId, PriorityOrder, TaskId};
 use det_lifecycle::object::ObjectKind;
 use det_scheduler::{Policy, Side};
 use det_store::allocations::{self, AllocationRow, TaskRow};
-use det_store::experiments::{self, ExperimentRow, JobKind, JobRow};
+use det_store::experiments::{self, ExperimentHead, JobKind, JobRow};
 use det_store::{Store, task_documents};
 use det_taskspec::TaskKind;
 
@@ -34,7 +34,7 @@ const NO_ORDER: i64 = -1;
 #[derive(Debug, Clone)]
 pub enum JobSubject {
     /// An experiment; its trials ask for slots.
-    Experiment(Box<ExperimentRow>),
+    Experiment(Box<ExperimentHead>),
     /// A task that works for nothing else.
     Task {
         /// Row of the task.
@@ -206,10 +206,11 @@ pub struct JobQueue {
     pub(super) job_changes: JobChanges,
 }
 
-/// The rows of which the queue is made, read at one moment.
+/// The rows of which the queue is made, read at one moment: without configurations and other texts, since every user may
+/// ask for the queue, and it may be long.
 struct LiveWork {
     allocations: Vec<AllocationRow>,
-    experiments: BTreeMap<JobId, ExperimentRow>,
+    experiments: BTreeMap<JobId, ExperimentHead>,
     tasks: BTreeMap<TaskId, TaskRow>,
     /// Names of tasks that have one, for users.
     names: HashMap<TaskId, String>,
@@ -229,9 +230,9 @@ impl LiveWork {
             .filter(|row| row.kind != TaskKind::Trial)
             .map(|row| row.task_id.clone())
             .collect();
-        let experiments = experiments::live(&mut conn.conn()).await?;
+        let experiments = experiments::queued(&mut conn.conn()).await?;
         let tasks = allocations::tasks(&mut conn.conn(), &others).await?;
-        let jobs = experiments::live_jobs(&mut conn.conn()).await?;
+        let jobs = experiments::queued_jobs(&mut conn.conn()).await?;
         Ok(Some(Self {
             allocations,
             experiments: experiments

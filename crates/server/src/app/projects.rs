@@ -8,7 +8,7 @@ use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::object::ObjectKind;
 use det_lifecycle::record::{ActorName, EventKind, Subject};
 use det_store::events::NewEvent;
-use det_store::experiments::{self, ExperimentRow, Member};
+use det_store::experiments::{self, Member};
 use det_store::workspaces::{self, DeletionState, ProjectRow, ProjectTexts, WorkspaceRow};
 use det_store::{Conn, WriteTx};
 use serde::{Deserialize, Serialize};
@@ -370,16 +370,23 @@ impl Projects {
     ) -> AppResult<BTreeMap<ExperimentId, RenewedConfig>> {
         let homes = self.homes.get();
         let workspace = homes.workspace(to)?;
-        let rows: Vec<ExperimentRow> = {
+        let members = {
             let mut conn = self.context.store.read().await?;
-            let live = experiments::live(&mut conn.conn()).await?;
-            live.into_iter()
-                // What runs outside the cluster has nothing that policies and pools of a workspace could decide.
-                .filter(|row| row.project_id == id && !row.unmanaged)
-                .collect()
+            experiments::of_project(&mut conn.conn(), id).await?
         };
+        // What runs outside the cluster has nothing that policies and pools of a workspace could decide.
+        let live = members.iter().filter(|row| row.is_live() && !row.unmanaged);
         let mut decided = BTreeMap::new();
-        for row in rows {
+        for member in live {
+            let found = {
+                let mut conn = self.context.store.read().await?;
+                experiments::find(&mut conn.conn(), member.id).await?
+            };
+            // Deleted since.
+            let Some(row) = found else { continue };
+            if !row.state.is_live() {
+                continue;
+            }
             let renewed = self
                 .renewals
                 .renew(&row, None, workspace, Renewal::Move)

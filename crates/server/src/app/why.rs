@@ -238,10 +238,10 @@ impl Explanations {
         let (subject, pool) = match (experiment, &entry) {
             (Some(row), None) => {
                 let pool = row.resource_pool.clone();
-                (JobSubject::Experiment(Box::new(row)), pool)
+                (JobSubject::Experiment(Box::new(row.into())), pool)
             }
             (Some(row), Some(entry)) => (
-                JobSubject::Experiment(Box::new(row)),
+                JobSubject::Experiment(Box::new(row.into())),
                 entry.job.resource_pool.clone(),
             ),
             (None, Some(entry)) => (entry.subject.clone(), entry.job.resource_pool.clone()),

@@ -548,6 +548,9 @@ pub(crate) async fn jobs_follow_their_experiments(world: &World) {
     let jobs = read!(world, conn => experiments::live_jobs(conn).await);
     let order: Vec<&str> = jobs.iter().map(|j| j.id.as_str()).collect();
     assert_eq!(order, ["job-early", "job-late"]);
+    // Without work that asks for slots or has some, nothing is queued.
+    assert!(read!(world, conn => experiments::queued(conn).await).is_empty());
+    assert!(read!(world, conn => experiments::queued_jobs(conn).await).is_empty());
     let ids =
         |rows: Vec<experiments::ExperimentRow>| rows.into_iter().map(|r| r.id).collect::<Vec<_>>();
     assert_eq!(
@@ -654,6 +657,28 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
     // The spool's counter is gone too: its numbers would start anew.
     let again = change!(world, conn => logs::advance_spool(conn, &format!("spool-{gone}").into(), &"t".into(), 1, 1).await);
     assert_eq!(again, 0);
+}
+
+pub(crate) async fn what_the_queue_shows_of_experiments(world: &World) {
+    let owner = stored_user(world, "ada").await;
+    let idle = stored_experiment(world, experiment("idle", owner)).await;
+    let mut busy = experiment("busy", owner);
+    busy.job.id = "job".into();
+    let id = stored_experiment(world, busy).await;
+    let (trial, ..) = running_trial(world, id, "r").await;
+    let queued = read!(world, conn => experiments::queued(conn).await);
+    let [head] = queued.as_slice() else {
+        panic!("{queued:?}, not {idle}");
+    };
+    assert_eq!(
+        (head.id, head.name.as_str(), head.username.as_str()),
+        (id, "busy", "ada")
+    );
+    let row = read!(world, conn => experiments::find(conn, id).await).unwrap();
+    assert_eq!(*head, row.into());
+    let jobs = read!(world, conn => experiments::queued_jobs(conn).await);
+    assert_eq!(jobs.len(), 1, "of trial {trial}: {jobs:?}");
+    assert_eq!(jobs[0].id, head.job_id);
 }
 
 pub(crate) async fn a_list_shows_every_change_that_was_made_before_it(world: &World) {

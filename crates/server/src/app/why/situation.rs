@@ -3,7 +3,7 @@
 use det_lifecycle::experiment::ExperimentState;
 use det_lifecycle::task::TaskState;
 use det_store::allocations::TaskRow;
-use det_store::experiments::ExperimentRow;
+use det_store::experiments::ExperimentHead;
 
 use super::{JobExplanation, JobFailure};
 use crate::app::jobs::{JobSubject, QueuedJob};
@@ -55,7 +55,7 @@ impl JobExplanation {
         }
     }
 
-    fn of_experiment<'a>(&'a self, row: &'a ExperimentRow) -> JobSituation<'a> {
+    fn of_experiment<'a>(&'a self, row: &'a ExperimentHead) -> JobSituation<'a> {
         match &row.state {
             state if row.unmanaged && !state.is_terminal() => JobSituation::Unmanaged,
             ExperimentState::Paused => {
