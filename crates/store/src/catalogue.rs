@@ -2,7 +2,9 @@
 //!
 //! A list can be filtered by parts of names, labels, owners, states and more, sorted by fifteen things, and wants to
 //! know how many match in all. No set of indexes answers all of that without reading every experiment. Some 150 bytes
-//! of each are enough, and going through those of a hundred thousand takes some milliseconds.
+//! of each are enough, and going through those of a hundred thousand takes some milliseconds. Its name and labels are
+//! held too; of its description the beginning: the rest, where there is one, is searched in the database, of those
+//! experiments only for which nothing else decides.
 //!
 //! The rows are the truth. Every change of an experiment's row gives it the next `revision` (see `experiments`), and
 //! [`Catalogue::refresh`] reads the rows with newer revisions than it has, by an index. There is one writer, so
@@ -19,8 +21,10 @@ use det_lifecycle::state_name::StateName;
 use memchr::memmem::Finder;
 
 use self::names::{Name, Names};
+use crate::db::Link;
 use crate::experiments::{Filter, Sort};
-use crate::{Store, StoreError};
+use crate::query::{Query, Value, pieces};
+use crate::{Conn, Store, StoreError};
 
 /// What is read of an experiment.
 #[derive(Debug, crate::Row)]
@@ -31,7 +35,10 @@ struct Row {
     project_id: ProjectId,
     parent_id: Option<ExperimentId>,
     name_folded: String,
-    description_folded: String,
+    /// The beginning of the folded description.
+    description_held: String,
+    /// Whether the description goes on after that.
+    description_is_cut: bool,
     labels: String,
     state: String,
     archived: bool,
@@ -45,12 +52,24 @@ struct Row {
     checkpoint_bytes: i64,
 }
 
+/// Characters of a description that are held.
+macro_rules! held {
+    () => {
+        128
+    };
+}
+
 /// A query for the columns of [`Row`], of all experiments unless a condition follows.
 macro_rules! columns {
     () => {
-        "SELECT id, revision, owner_id, project_id, parent_id, name_folded, description_folded, labels, state, archived, \
-         resource_pool, progress, created_at, ended_at, trial_count, best_metric, checkpoint_count, checkpoint_bytes \
-         FROM experiments"
+        concat!(
+            "SELECT id, revision, owner_id, project_id, parent_id, name_folded, substr(description_folded, 1, ",
+            held!(),
+            ") AS description_held, length(description_folded) > ",
+            held!(),
+            " AS description_is_cut, labels, state, archived, resource_pool, progress, created_at, ended_at, \
+             trial_count, best_metric, checkpoint_count, checkpoint_bytes FROM experiments"
+        )
     };
 }
 
@@ -120,6 +139,7 @@ columns_of! {
     parent_id: Option<ExperimentId>,
     name: Span,
     description: Span,
+    description_is_cut: bool,
     labels: LabelSet,
     state: Name,
     resource_pool: Name,
@@ -136,7 +156,7 @@ columns_of! {
 #[derive(Debug, Default)]
 struct Entries {
     all: Columns,
-    /// Names and descriptions one after another, so that a search through all of them reads memory in order.
+    /// Names and beginnings of descriptions one after another, so that a search through all of them reads memory in order.
     texts: String,
     /// Bytes of `texts` that no entry uses any more.
     unused: usize,
@@ -184,6 +204,11 @@ impl Catalogue {
         look(&self.entries.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Bytes of the names and the beginnings of descriptions that are held.
+    pub fn text_bytes(&self) -> usize {
+        self.read(|entries| entries.texts.len())
+    }
+
     fn change<T>(&self, change: impl FnOnce(&mut Entries) -> T) -> T {
         change(&mut self.entries.write().unwrap_or_else(PoisonError::into_inner))
     }
@@ -216,11 +241,45 @@ impl Catalogue {
         self.change(|entries| entries.ingest(rows, &deleted))
     }
 
-    /// The numbers of one page of the experiments that `filter` leaves, and how many those are in all. The number is
-    /// the tie break; `limit` below 0 = all. `user_names` are needed for [`Sort::User`] only.
-    pub fn page(
+    /// Prepares a search: of experiments of whose descriptions only the beginnings are held, the database finds those
+    /// that contain what is searched for.
+    pub(crate) async fn search<'f>(
         &self,
-        filter: &Filter,
+        conn: &mut Conn<'_>,
+        filter: &'f Filter,
+    ) -> Result<Search<'f>, StoreError> {
+        let mut search = Search::from(filter);
+        let Some(text) = &filter.description else {
+            return Ok(search);
+        };
+        let open = self.read(|entries| {
+            let wanted = PreparedFilter::new(&search, entries);
+            let places = 0..entries.all.id.len();
+            let open = places.filter(|place| wanted.is_open(entries, *place));
+            open.map(|place| entries.all.id[place]).collect::<Vec<_>>()
+        });
+        let contains = match &conn.link {
+            Link::Lite(_) => "instr(description_folded, ",
+            Link::Pg(_) => "strpos(description_folded, ",
+        };
+        for ids in pieces(&open) {
+            let mut query = Query::new("SELECT id FROM experiments");
+            query.any_of("id", ids.iter().copied());
+            query
+                .condition(contains)
+                .bind(Value::Text(text.to_lowercase()))
+                .push(") > 0");
+            let found: Vec<(ExperimentId,)> = query.fetch_all(conn).await?;
+            search.described.extend(found.into_iter().map(|(id,)| id));
+        }
+        Ok(search)
+    }
+
+    /// The numbers of one page of the experiments that a search finds, and how many those are in all. The number is
+    /// the tie break; `limit` below 0 = all. `user_names` are needed for [`Sort::User`] only.
+    pub(crate) fn page(
+        &self,
+        search: &Search<'_>,
         sort: Sort,
         descending: bool,
         offset: i64,
@@ -230,7 +289,7 @@ impl Catalogue {
         self.read(|entries| {
             let offset = usize::try_from(offset.max(0)).unwrap_or(usize::MAX);
             let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-            let wanted = PreparedFilter::new(filter, entries);
+            let wanted = PreparedFilter::new(search, entries);
             let order = Order {
                 entries,
                 sort,
@@ -341,7 +400,8 @@ impl Entries {
             project_id: row.project_id,
             parent_id: row.parent_id,
             name: self.keep(&row.name_folded),
-            description: self.keep(&row.description_folded),
+            description: self.keep(&row.description_held),
+            description_is_cut: row.description_is_cut,
             labels: self.label_set(&labels),
             state: self.names.number(&row.state),
             resource_pool: self.names.number(&row.resource_pool),
@@ -431,9 +491,27 @@ fn part(texts: &str, span: Span) -> &str {
     texts.get(span.start..end).unwrap_or_default()
 }
 
+/// A filter, with what the database has found for it.
+#[derive(Debug)]
+pub(crate) struct Search<'f> {
+    filter: &'f Filter,
+    /// The experiments whose descriptions contain what is searched for, but not in the beginnings that are held.
+    described: HashSet<ExperimentId>,
+}
+
+impl<'f> From<&'f Filter> for Search<'f> {
+    fn from(filter: &'f Filter) -> Self {
+        Self {
+            filter,
+            described: HashSet::new(),
+        }
+    }
+}
+
 /// A filter prepared to be applied to each entry.
 struct PreparedFilter<'a> {
     filter: &'a Filter,
+    described: &'a HashSet<ExperimentId>,
     name: Option<Finder<'static>>,
     description: Option<Finder<'static>>,
     /// Empty lists match nothing, `None` leaves nothing out.
@@ -447,7 +525,8 @@ struct PreparedFilter<'a> {
 }
 
 impl<'a> PreparedFilter<'a> {
-    fn new(filter: &'a Filter, entries: &Entries) -> Self {
+    fn new(search: &'a Search<'_>, entries: &Entries) -> Self {
+        let filter = search.filter;
         let names = &entries.names;
         let finder = |text: &Option<String>| {
             text.as_ref()
@@ -459,6 +538,7 @@ impl<'a> PreparedFilter<'a> {
         };
         Self {
             filter,
+            described: &search.described,
             name: finder(&filter.name),
             description: finder(&filter.description),
             states: filter
@@ -500,13 +580,29 @@ impl<'a> PreparedFilter<'a> {
     }
 
     fn has(&self, entries: &Entries, place: usize) -> bool {
+        self.has_but_for_description(entries, place)
+            && (self.is_described(entries, place)
+                || self.described.contains(&entries.all.id[place]))
+    }
+
+    /// Whether only the part of its description that is not held decides about an entry.
+    fn is_open(&self, entries: &Entries, place: usize) -> bool {
+        entries.all.description_is_cut[place]
+            && self.has_but_for_description(entries, place)
+            && !self.is_described(entries, place)
+    }
+
+    /// Whether the beginning of its description has what is searched for.
+    fn is_described(&self, entries: &Entries, place: usize) -> bool {
+        is_found(
+            self.description.as_ref(),
+            entries,
+            entries.all.description[place],
+        )
+    }
+
+    fn has_but_for_description(&self, entries: &Entries, place: usize) -> bool {
         let (filter, all) = (self.filter, &entries.all);
-        let found = |finder: &Option<Finder<'static>>, spans: &[Span]| {
-            finder.as_ref().is_none_or(|finder| {
-                let text = entries.text(spans[place]);
-                finder.find(text.as_bytes()).is_some()
-            })
-        };
         // The cheapest conditions come first.
         filter.archived.is_none_or(|a| all.archived[place] == a)
             && filter
@@ -537,9 +633,13 @@ impl<'a> PreparedFilter<'a> {
                 .label_sets
                 .as_ref()
                 .is_none_or(|sets| sets[all.labels[place]])
-            && found(&self.name, &all.name)
-            && found(&self.description, &all.description)
+            && is_found(self.name.as_ref(), entries, all.name[place])
     }
+}
+
+/// Whether a text has what a finder searches for; without one nothing is left out.
+fn is_found(finder: Option<&Finder<'static>>, entries: &Entries, span: Span) -> bool {
+    finder.is_none_or(|finder| finder.find(entries.text(span).as_bytes()).is_some())
 }
 
 /// More than this from the start of a list are sorted as a whole.
@@ -663,111 +763,4 @@ impl Order<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(id: i64, revision: i64, name: &str) -> Row {
-        Row {
-            id: ExperimentId(id),
-            revision,
-            owner_id: UserId(1),
-            project_id: ProjectId(1),
-            parent_id: None,
-            name_folded: name.to_owned(),
-            description_folded: String::new(),
-            labels: "[]".into(),
-            state: "COMPLETED".into(),
-            archived: false,
-            resource_pool: "default".into(),
-            progress: 0.0,
-            created_at: id,
-            ended_at: None,
-            trial_count: 1,
-            best_metric: None,
-            checkpoint_count: 0,
-            checkpoint_bytes: 0,
-        }
-    }
-
-    fn ids(
-        catalogue: &Catalogue,
-        sort: Sort,
-        descending: bool,
-        offset: i64,
-        limit: i64,
-    ) -> Vec<ExperimentId> {
-        let filter = Filter::default();
-        catalogue
-            .page(&filter, sort, descending, offset, limit, &HashMap::new())
-            .0
-    }
-
-    #[test]
-    fn near_and_far_pages_are_in_one_order() {
-        let catalogue = Catalogue::new();
-        let names: Vec<String> = (0..2000).map(|n| format!("{:03}", n * 7 % 613)).collect();
-        let rows = (1..).zip(&names).map(|(id, name)| row(id, id, name));
-        catalogue.change(|e| e.ingest(rows.collect(), &[])).unwrap();
-        for descending in [false, true] {
-            let all = ids(&catalogue, Sort::Name, descending, 0, -1);
-            assert_eq!(all.len(), 2000);
-            for (offset, limit) in [(0, 50), (37, 100), (400, 112), (600, 50)] {
-                let page = ids(&catalogue, Sort::Name, descending, offset, limit);
-                let start = usize::try_from(offset).unwrap();
-                assert_eq!(page, all[start..start + usize::try_from(limit).unwrap()]);
-            }
-        }
-    }
-
-    #[test]
-    fn labels_that_nothing_has_any_more_are_given_up() {
-        let catalogue = Catalogue::new();
-        let labelled = |id, revision, label: &str| Row {
-            labels: format!("[\"{label}\"]"),
-            ..row(id, revision, "n")
-        };
-        let kept = vec![labelled(1, 1, "kept")];
-        catalogue.change(|e| e.ingest(kept, &[])).unwrap();
-        for revision in 2..5000 {
-            let changed = vec![labelled(2, revision, &format!("label {revision}"))];
-            catalogue.change(|e| e.ingest(changed, &[])).unwrap();
-        }
-        let most = SPARE_LABEL_SETS + 10;
-        assert!(catalogue.read(|e| e.label_sets.len() <= most && e.names.texts.len() <= most));
-        assert_eq!(catalogue.labels(None), ["kept", "label 4999"]);
-        let filter = Filter {
-            labels: vec!["kept".to_owned()],
-            ..Filter::default()
-        };
-        let (found, _) = catalogue.page(&filter, Sort::Id, false, 0, -1, &HashMap::new());
-        assert_eq!(found, [ExperimentId(1)]);
-    }
-
-    #[test]
-    fn changes_and_deletions_are_taken_in_and_their_texts_given_up() {
-        let catalogue = Catalogue::new();
-        let rows = (1..=3).map(|id| row(id, id, &format!("n{id}"))).collect();
-        catalogue.change(|e| e.ingest(rows, &[])).unwrap();
-        for revision in 4..40 {
-            let changed = vec![row(2, revision, &format!("changed {revision}"))];
-            catalogue.change(|e| e.ingest(changed, &[])).unwrap();
-        }
-        catalogue
-            .change(|e| e.ingest(Vec::new(), &[(ExperimentId(3), 40)]))
-            .unwrap();
-        let filter = Filter {
-            name: Some("Changed 39".into()),
-            ..Filter::default()
-        };
-        let found = catalogue.page(&filter, Sort::Id, false, 0, 10, &HashMap::new());
-        assert_eq!(found, (vec![ExperimentId(2)], 1));
-        assert_eq!(
-            ids(&catalogue, Sort::Id, true, 0, -1),
-            [2, 1].map(ExperimentId)
-        );
-        catalogue.read(|e| {
-            assert_eq!((e.revision, e.deleted), (Some(39), 40));
-            assert!(e.texts.len() < 60, "{}", e.texts);
-        });
-    }
-}
+mod tests;

@@ -249,7 +249,7 @@ pub enum Sort {
     /// Number of the experiment.
     #[default]
     Id,
-    /// Description, as in a dictionary.
+    /// Description, as in a dictionary: the first 128 characters of it.
     Description,
     /// Name, as in a dictionary.
     Name,
@@ -334,7 +334,8 @@ pub async fn list(
         Sort::User => users::names(conn).await?.into_iter().collect(),
         _ => HashMap::new(),
     };
-    let (ids, total) = catalogue.page(filter, sort, descending, offset, limit, &names);
+    let search = catalogue.search(conn, filter).await?;
+    let (ids, total) = catalogue.page(&search, sort, descending, offset, limit, &names);
     let mut rows: Vec<ExperimentRow> = Vec::new();
     let mut left = PAGE_BYTES;
     for ids in ids.chunks(AT_ONCE) {
@@ -379,7 +380,11 @@ pub async fn numbers(
     filter: &Filter,
 ) -> Result<Vec<ExperimentId>, StoreError> {
     catalogue.refresh(store).await?;
-    let (ids, _) = catalogue.page(filter, Sort::Id, false, 0, -1, &HashMap::new());
+    let search = {
+        let mut conn = store.read().await?;
+        catalogue.search(&mut conn.conn(), filter).await?
+    };
+    let (ids, _) = catalogue.page(&search, Sort::Id, false, 0, -1, &HashMap::new());
     Ok(ids)
 }
 

@@ -48,17 +48,61 @@ pub(crate) fn is_obeyed_by_terminals(text: &str) -> bool {
 pub(crate) const OBEYED_BY_TERMINALS: &str =
     "must not contain control characters, but for tabs and line ends";
 
-/// Refuses a new experiment whose name or labels the terminals of other users could take for commands. Stored ones stay.
+/// Bytes of a name or a label at most: all of them are kept in memory for lists.
+pub(crate) const MAX_NAME_BYTES: usize = 1024;
+/// Bytes of a description or of notes at most: a page of a list has those of a hundred experiments and more.
+pub(crate) const MAX_TEXT_BYTES: usize = 64 << 10;
+/// Labels of an experiment at most.
+const MAX_LABELS: usize = 100;
+/// Bytes of all labels of an experiment at most.
+const MAX_LABELS_BYTES: usize = 4 << 10;
+
+/// Why labels are refused that are too many or too long; `None` = they are not.
+pub(crate) fn too_many_labels<'l>(labels: impl Iterator<Item = &'l String>) -> Option<String> {
+    let (mut count, mut all, mut longest) = (0, 0, 0);
+    for label in labels {
+        count += 1;
+        all += label.len();
+        longest = longest.max(label.len());
+    }
+    let are_few = count <= MAX_LABELS && longest <= MAX_NAME_BYTES && all <= MAX_LABELS_BYTES;
+    (!are_few).then(|| {
+        format!(
+            "an experiment has at most {MAX_LABELS} labels of at most {MAX_NAME_BYTES} bytes each and {MAX_LABELS_BYTES} \
+             together, found {count} with {all} bytes"
+        )
+    })
+}
+
+/// What is too long to be kept in memory for lists, or to be shown in them.
+fn too_long(config: &ExperimentConfig) -> Vec<ConfigError> {
+    let description = config.description.as_deref().unwrap_or_default();
+    let texts = [
+        ("name", config.name.len(), MAX_NAME_BYTES),
+        ("description", description.len(), MAX_TEXT_BYTES),
+    ];
+    let texts = texts.into_iter().filter(|(_, bytes, most)| bytes > most);
+    let errors = texts.map(|(path, bytes, most)| {
+        ConfigError::new(path, None, format!("has {bytes} bytes, of at most {most}"))
+    });
+    let labels = too_many_labels(config.labels.iter());
+    errors
+        .chain(labels.map(|why| ConfigError::new("labels", None, why)))
+        .collect()
+}
+
+/// Refuses a new experiment whose name or labels the terminals of other users could take for commands, or whose texts are
+/// too long. Stored ones stay.
 pub(crate) fn check_names(config: &ExperimentConfig) -> AppResult<()> {
     let named = std::iter::once(("name", &config.name));
     let named = named.chain(config.labels.iter().map(|label| ("labels", label)));
-    let errors: Vec<ConfigError> = named
+    let obeyed = named
         .filter(|(_, text)| is_obeyed_by_terminals(text))
         .map(|(path, text)| {
             let found = format!("{OBEYED_BY_TERMINALS}, found \"{}\"", text.escape_debug());
             ConfigError::new(path, None, found)
-        })
-        .collect();
+        });
+    let errors: Vec<ConfigError> = obeyed.chain(too_long(config)).collect();
     if errors.is_empty() {
         return Ok(());
     }

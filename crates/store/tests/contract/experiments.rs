@@ -659,6 +659,43 @@ pub(crate) async fn deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_
     assert_eq!(again, 0);
 }
 
+pub(crate) async fn descriptions_are_searched_as_a_whole_and_held_in_part(world: &World) {
+    let owner = stored_user(world, "ada").await;
+    let long = |end: &str| "ö".repeat(60_000) + end;
+    for (name, description) in [
+        ("long", long("Needle")),
+        ("other", long("hay")),
+        ("short", "a NEEDLE".to_owned()),
+        ("begin", "needle".to_owned() + &long("")),
+    ] {
+        let new = NewExperiment {
+            description,
+            ..experiment(name, owner)
+        };
+        stored_experiment(world, new).await;
+    }
+    let described = |text: &str| Filter {
+        description: Some(text.to_owned()),
+        ..Filter::default()
+    };
+    let found = names(world, described("needlE")).await;
+    assert_eq!(found, ["long", "short", "begin"]);
+    let both = Filter {
+        name: Some("o".into()),
+        ..described("needle")
+    };
+    assert_eq!(names(world, both.clone()).await, ["long", "short"]);
+    assert!(names(world, described("Ö needle")).await.is_empty());
+    let catalogue = Catalogue::new();
+    let numbers = experiments::numbers(&world.store, &catalogue, &both).await;
+    assert_eq!(numbers.unwrap().len(), 2);
+    assert!(
+        catalogue.text_bytes() < 4 * 300,
+        "{}",
+        catalogue.text_bytes()
+    );
+}
+
 pub(crate) async fn what_the_queue_shows_of_experiments(world: &World) {
     let owner = stored_user(world, "ada").await;
     let idle = stored_experiment(world, experiment("idle", owner)).await;

@@ -280,6 +280,7 @@ suite! {
         changes_of_an_experiment_are_kept,
         jobs_follow_their_experiments,
         a_list_shows_every_change_that_was_made_before_it,
+        descriptions_are_searched_as_a_whole_and_held_in_part,
         what_the_queue_shows_of_experiments,
         odd_text_survives,
         deleting_one_experiment_leaves_nothing_of_it_and_all_of_the_other;

@@ -13,20 +13,16 @@ use serde_json::{Value, json};
 
 use super::Experiments;
 use crate::app::config_policies::locked;
-use crate::app::documents::{OBEYED_BY_TERMINALS, is_obeyed_by_terminals, require_storable};
+use crate::app::documents::{
+    MAX_NAME_BYTES, MAX_TEXT_BYTES, OBEYED_BY_TERMINALS, is_obeyed_by_terminals, require_storable,
+    too_many_labels,
+};
 use crate::app::existing;
 use crate::app::homes::Homes;
 use crate::app::job_changes::require_live;
 use crate::app::queue_entry::JobChange;
 use crate::auth::Actor;
 use crate::error::{AppError, AppResult};
-
-/// Bytes of a name or a label at most: all of them are kept in memory for lists.
-const MAX_NAME_BYTES: usize = 1024;
-/// Bytes of a description or of notes at most: a page of a list has those of a hundred experiments and more.
-const MAX_TEXT_BYTES: usize = 64 << 10;
-/// Labels of an experiment at most.
-const MAX_LABELS: usize = 100;
 
 /// Changes of a user; `None` = as it is.
 #[derive(Debug, Clone, Default)]
@@ -229,7 +225,7 @@ async fn patch_texts(
     let labels = match &patch.labels {
         Some(labels) => {
             require_plain_labels(labels, &row.labels)?;
-            labels_text(labels)?
+            labels_text(labels, &row.labels)?
         }
         None => row.labels.clone(),
     };
@@ -274,7 +270,7 @@ fn require_plain_labels(labels: &[String], old: &str) -> AppResult<()> {
 }
 
 /// Labels as they are stored: a JSON list, sorted, each once.
-fn labels_text(labels: &[String]) -> AppResult<String> {
+fn labels_text(labels: &[String], old: &str) -> AppResult<String> {
     if labels
         .iter()
         .any(|l| l.contains('\0') || l.trim().is_empty())
@@ -284,10 +280,12 @@ fn labels_text(labels: &[String]) -> AppResult<String> {
         ));
     }
     let set: BTreeSet<&String> = labels.iter().collect();
-    if set.len() > MAX_LABELS || set.iter().any(|label| label.len() > MAX_NAME_BYTES) {
-        return Err(AppError::invalid(format!(
-            "field \"labels\": an experiment has at most {MAX_LABELS} labels of at most {MAX_NAME_BYTES} bytes each"
-        )));
+    let old: BTreeSet<String> = serde_json::from_str(old).map_err(AppError::internal)?;
+    // From before there were limits some may be left: taking labels away is always possible.
+    if let Some(why) = too_many_labels(set.iter().copied())
+        && !set.iter().all(|label| old.contains(*label))
+    {
+        return Err(AppError::invalid(format!("field \"labels\": {why}")));
     }
     serde_json::to_string(&set).map_err(AppError::internal)
 }
@@ -316,5 +314,21 @@ mod tests {
         require_plain_labels(&labels(&["a\u{1b}[2J", "b", "new"]), old).unwrap();
         let refused = require_plain_labels(&labels(&["b", "new\u{1b}[2J"]), old);
         assert!(refused.unwrap_err().message.contains("\"labels\""));
+    }
+
+    #[test]
+    fn labels_have_a_bound_together_and_those_from_before_can_be_taken_away() {
+        let of =
+            |count: usize| -> Vec<String> { (0..count).map(|n| format!("{n:0>1000}")).collect() };
+        labels_text(&of(4), "[]").unwrap();
+        let refused = labels_text(&of(5), "[]").unwrap_err().message;
+        assert!(
+            refused.contains("4096 together, found 5 with 5000"),
+            "{refused}"
+        );
+        assert!(labels_text(&["x".repeat(1025)], "[]").is_err());
+        let old = serde_json::to_string(&of(7)).unwrap();
+        labels_text(&of(6), &old).unwrap();
+        assert!(labels_text(&of(8), &old).is_err());
     }
 }
