@@ -1,7 +1,9 @@
-//! Effective configurations of live experiments, parsed once.
+//! Effective configurations of live experiments, parsed, and their log policies, compiled. Those that are used are held
+//! within a number of bytes; what has left memory is made again from the rows.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+mod held;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_config::container::CompiledPolicies;
 use det_config::experiment::ExperimentConfig;
@@ -11,20 +13,36 @@ use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 use det_store::task_documents::TaskDocument;
 
+use self::held::Held;
 use crate::app::searches::config_of;
+
+/// Bytes that parsed configurations are counted for at most.
+const CONFIGS_BYTES: usize = 96 << 20;
+/// A configuration as values takes up to so many times the bytes of its text.
+const VALUES: usize = 16;
+/// Bytes that compiled log policies are counted for at most.
+const POLICIES_BYTES: usize = 96 << 20;
+/// What policies are counted for that are searched for in little time, as those of a default configuration.
+const CHEAP_BYTES: usize = 64 << 10;
+/// What others are counted for: the most that they may take once compiled (2 MiB), and what a search remembers (4 MiB).
+const COSTLY_BYTES: usize = 6 << 20;
 
 /// Parsed configurations of live experiments, each with the text it was read from: a row with another text, be it newer,
 /// or older, or of a change that is undone, is never answered with it.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Configs {
-    parsed: Arc<Mutex<HashMap<ExperimentId, ParsedConfig>>>,
+    known: Arc<Mutex<Known>>,
+}
+
+struct Known {
+    parsed: Held<ParsedConfig>,
+    /// Log policies of the experiments that have asked for them; `None` = they have none.
+    policies: Held<Option<Arc<OwnedPolicies>>>,
 }
 
 struct ParsedConfig {
     text: String,
     config: Arc<ExperimentConfig>,
-    /// Its log policies, once they have been asked for.
-    log_policies: OnceLock<Option<Arc<OwnedPolicies>>>,
 }
 
 /// The log policies of an experiment, and in whose name they are searched for.
@@ -35,14 +53,25 @@ pub(crate) struct OwnedPolicies {
     pub(crate) owner: UserId,
 }
 
+impl Default for Configs {
+    fn default() -> Self {
+        Self {
+            known: Arc::new(Mutex::new(Known {
+                parsed: Held::new(CONFIGS_BYTES),
+                policies: Held::new(POLICIES_BYTES),
+            })),
+        }
+    }
+}
+
 impl Configs {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ExperimentId, ParsedConfig>> {
-        self.parsed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The effective configuration of an experiment, parsed once.
+    /// The effective configuration of an experiment, parsed once as long as it is held.
     pub fn of(&self, row: &ExperimentRow) -> Result<Arc<ExperimentConfig>, StoreError> {
-        if let Some(known) = self.lock().get(&row.id)
+        if let Some(known) = self.lock().parsed.get(row.id)
             && known.text == row.config
         {
             return Ok(known.config.clone());
@@ -52,14 +81,17 @@ impl Configs {
             let parsed = ParsedConfig {
                 text: row.config.clone(),
                 config: config.clone(),
-                log_policies: OnceLock::new(),
             };
-            self.lock().insert(row.id, parsed);
+            let bytes = row.config.len().saturating_mul(1 + VALUES);
+            let mut known = self.lock();
+            known.parsed.insert(row.id, parsed, bytes);
+            // They may be those of another text.
+            known.policies.remove(row.id);
         }
         Ok(config)
     }
 
-    /// The log policies of an experiment, if they are known.
+    /// The log policies of an experiment, if they are held.
     #[expect(
         clippy::option_option,
         reason = "not known is not the same as known to be none"
@@ -68,27 +100,32 @@ impl Configs {
         &self,
         experiment_id: ExperimentId,
     ) -> Option<Option<Arc<OwnedPolicies>>> {
-        let parsed = self.lock();
-        parsed.get(&experiment_id)?.log_policies.get().cloned()
+        self.lock().policies.get(experiment_id).cloned()
     }
 
-    /// Keeps the log policies of a live experiment.
+    /// Holds the log policies of a live experiment.
     pub(crate) fn keep_log_policies(
         &self,
         row: &ExperimentRow,
         policies: Option<Arc<OwnedPolicies>>,
     ) {
-        if let Some(known) = self.lock().get(&row.id)
-            && known.text == row.config
+        let bytes = match &policies {
+            Some(policies) if !policies.compiled.are_cheap() => COSTLY_BYTES,
+            Some(_) | None => CHEAP_BYTES,
+        };
+        let mut known = self.lock();
+        if let Some(parsed) = known.parsed.get(row.id)
+            && parsed.text == row.config
         {
-            // Who was first has found the same.
-            let _ = known.log_policies.set(policies);
+            known.policies.insert(row.id, policies, bytes);
         }
     }
 
     /// Evicts an experiment that has ended: it is not asked for again and again.
     pub(crate) fn evict(&self, experiment_id: ExperimentId) {
-        self.lock().remove(&experiment_id);
+        let mut known = self.lock();
+        known.parsed.remove(experiment_id);
+        known.policies.remove(experiment_id);
     }
 }
 

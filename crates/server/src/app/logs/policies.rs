@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use det_config::container::{CompiledPolicies, LogAction};
+use det_config::container::{CompiledPolicies, LogAction, LogPolicy};
 use det_ids::{ExperimentId, PlaceId, TaskId};
 use det_orchestrator::{Event, LogLevel, LogMatch};
 use det_store::allocations::ContainerRow;
@@ -22,6 +22,16 @@ use crate::error::AppResult;
 
 /// Lines of at least so many bytes are matched on a blocking thread.
 const LONG_LINES: usize = 4 << 10;
+
+/// Bytes of patterns, none of them with a repetition that is counted or a class, that are compiled in little time.
+const QUICK_PATTERNS: usize = 1 << 10;
+
+/// Whether policies are compiled in little time, as those of a default configuration.
+fn compile_quickly(policies: &[LogPolicy]) -> bool {
+    let patterns = || policies.iter().filter_map(|policy| policy.pattern.as_ref());
+    patterns().map(String::len).sum::<usize>() <= QUICK_PATTERNS
+        && !patterns().any(|pattern| pattern.contains(['{', '\\']))
+}
 
 /// The line in the log of a task about lines that were held against no policy.
 fn not_applied(lines: usize) -> String {
@@ -91,7 +101,14 @@ impl LogPolicies {
         let config = self.configs.of(&row)?;
         let policies = config.log_policies.clone();
         let owner = row.owner_id;
-        let compiled = offload(true, move || CompiledPolicies::of(&policies)).await?;
+        let is_quick = compile_quickly(&policies);
+        let compile = move || CompiledPolicies::of(&policies);
+        // What has left memory is compiled again, as often as its owner likes.
+        let compiled = if is_quick {
+            offload(true, compile).await?
+        } else {
+            self.pattern_work.run(owner, compile).await?
+        };
         // Kept as well where they cannot be compiled, as an earlier version may have accepted them. Of an ended experiment
         // nothing is kept, and each batch of lines that still comes would warn again.
         let policies = compiled.unwrap_or_else(|error| {
