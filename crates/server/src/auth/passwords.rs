@@ -65,7 +65,8 @@ impl Hashers {
         loop {
             let delay = throttle.delay(origin, Instant::now());
             if !delay.is_zero() && !has_waited {
-                let _place = throttle.wait(origin).ok_or_else(too_many)?;
+                let place = throttle.wait(origin, Instant::now());
+                let _place = place.ok_or_else(too_many)?;
                 tokio::time::sleep(delay).await;
                 has_waited = true;
             }

@@ -2,8 +2,11 @@
 //!
 //! Names and addresses are counted apart. A name is slowed down little, so that an attacker elsewhere cannot keep its owner
 //! out; an address is slowed down more. Names are kept as hashes of fixed size whether a user of that name exists or not.
+//!
+//! Many users may come from one address, all of them where a proxy is in front of the master. Those who only wait because
+//! others have failed there wait in places of their own, or a few loops of wrong logins would take all places there are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,9 +21,12 @@ use crate::error::{AppError, ErrorKind};
 const ENTRIES: usize = 4096;
 /// A generation of counters is replaced after this time: failures are remembered for one to two of it.
 const GENERATION: Duration = Duration::from_secs(15 * 60);
-/// Logins that wait for their delay at once, from one address and altogether.
+/// Logins that wait for their delay at once, from one address, whatever names they give.
 const WAITING_PER_ADDRESS: usize = 4;
-const WAITING: usize = 64;
+/// Names that wait beside those, one login of each, if they have not failed there more often than has no delay.
+const NAMES_PER_ADDRESS: usize = 32;
+/// Logins that wait at once altogether.
+const WAITING: usize = 128;
 
 /// How failures become a delay.
 #[derive(Debug, Clone, Copy)]
@@ -56,10 +62,13 @@ impl Scale {
     }
 }
 
+/// A hash of a user name.
+type NameHash = [u8; 16];
+
 /// What a login is counted under.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Origin {
-    name: [u8; 16],
+    name: NameHash,
     address: IpAddr,
 }
 
@@ -124,23 +133,45 @@ impl<K: Eq + Hash> Counters<K> {
         self.old.remove(key);
     }
 
-    fn delay(&self, key: &K, scale: Scale, now: Instant) -> Duration {
+    fn recent(&self, key: &K, now: Instant) -> Option<&Failures> {
         let failures = self.new.get(key).or_else(|| self.old.get(key));
-        failures
-            .filter(|failures| now.saturating_duration_since(failures.last) < GENERATION * 2)
-            .map_or(Duration::ZERO, |failures| {
-                let since = now.saturating_duration_since(failures.last);
-                scale.delay(failures.count).saturating_sub(since)
-            })
+        failures.filter(|failures| now.saturating_duration_since(failures.last) < GENERATION * 2)
+    }
+
+    fn delay(&self, key: &K, scale: Scale, now: Instant) -> Duration {
+        self.recent(key, now).map_or(Duration::ZERO, |failures| {
+            let since = now.saturating_duration_since(failures.last);
+            scale.delay(failures.count).saturating_sub(since)
+        })
     }
 }
 
 #[derive(Debug)]
 struct State {
-    names: Counters<[u8; 16]>,
+    names: Counters<NameHash>,
     addresses: Counters<IpAddr>,
-    waiting: HashMap<IpAddr, usize>,
+    /// Failures of a name from one address.
+    pairs: Counters<(NameHash, IpAddr)>,
+    waiting: HashMap<IpAddr, Waiting>,
     waiting_count: usize,
+}
+
+/// The logins that wait from one address.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// How many wait in places that all names share.
+    shared: usize,
+    /// The names that wait in places of their own.
+    names: HashSet<NameHash>,
+}
+
+/// Which place a login waits in.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// One of those that all names share.
+    Shared,
+    /// The one of this name.
+    OfName(NameHash),
 }
 
 /// Counts failed logins, and decides how long the next one has to wait.
@@ -154,6 +185,7 @@ pub(super) struct Throttle {
 pub(super) struct QueuedLogin {
     throttle: Throttle,
     address: IpAddr,
+    place: Place,
 }
 
 impl Throttle {
@@ -162,6 +194,7 @@ impl Throttle {
             state: Arc::new(Mutex::new(State {
                 names: Counters::empty(),
                 addresses: Counters::empty(),
+                pairs: Counters::empty(),
                 waiting: HashMap::new(),
                 waiting_count: 0,
             })),
@@ -186,26 +219,42 @@ impl Throttle {
         self.with(|state| {
             state.names.add(origin.name, now);
             state.addresses.add(origin.address, now);
+            state.pairs.add((origin.name, origin.address), now);
         });
     }
 
     /// A right password clears the name. The address stays as it is: its other failures may be about other users.
     pub(super) fn succeeded(&self, origin: &Origin) {
-        self.with(|state| state.names.remove(&origin.name));
+        self.with(|state| {
+            state.names.remove(&origin.name);
+            state.pairs.remove(&(origin.name, origin.address));
+        });
     }
 
     /// A place among those that wait; `None` when as many wait as may.
-    pub(super) fn wait(&self, origin: &Origin) -> Option<QueuedLogin> {
+    pub(super) fn wait(&self, origin: &Origin, now: Instant) -> Option<QueuedLogin> {
         self.with(|state| {
-            let own = state.waiting.get(&origin.address).copied().unwrap_or(0);
-            if own >= WAITING_PER_ADDRESS || state.waiting_count >= WAITING {
+            if state.waiting_count >= WAITING {
                 return None;
             }
-            state.waiting.insert(origin.address, own + 1);
+            let pair = (origin.name, origin.address);
+            let failed = state.pairs.recent(&pair, now);
+            let is_trusted = failed.is_none_or(|failures| failures.count <= NAME.free);
+            let own = state.waiting.entry(origin.address).or_default();
+            let has_place = own.names.len() < NAMES_PER_ADDRESS;
+            let place = if is_trusted && has_place && own.names.insert(origin.name) {
+                Place::OfName(origin.name)
+            } else if own.shared < WAITING_PER_ADDRESS {
+                own.shared += 1;
+                Place::Shared
+            } else {
+                return None;
+            };
             state.waiting_count += 1;
             Some(QueuedLogin {
                 throttle: self.clone(),
                 address: origin.address,
+                place,
             })
         })
     }
@@ -224,11 +273,17 @@ impl Drop for QueuedLogin {
     fn drop(&mut self) {
         self.throttle.with(|state| {
             state.waiting_count = state.waiting_count.saturating_sub(1);
-            match state.waiting.get_mut(&self.address) {
-                Some(own) if *own > 1 => *own -= 1,
-                _ => {
-                    state.waiting.remove(&self.address);
+            let Some(own) = state.waiting.get_mut(&self.address) else {
+                return;
+            };
+            match self.place {
+                Place::Shared => own.shared = own.shared.saturating_sub(1),
+                Place::OfName(name) => {
+                    own.names.remove(&name);
                 }
+            }
+            if own.shared == 0 && own.names.is_empty() {
+                state.waiting.remove(&self.address);
             }
         });
     }
@@ -285,16 +340,46 @@ mod tests {
         throttle.with(|state| {
             assert!(state.names.new.len() + state.names.old.len() <= 2 * ENTRIES);
             assert!(state.addresses.new.len() + state.addresses.old.len() <= 2 * ENTRIES);
+            assert!(state.pairs.new.len() + state.pairs.old.len() <= 2 * ENTRIES);
         });
-        let one: Vec<_> = (0..10)
-            .map_while(|_| throttle.wait(&from("ada", 1)))
+        let one: Vec<_> = (0..100)
+            .filter_map(|number| throttle.wait(&from(&format!("user{number}"), 1), start))
             .collect();
-        assert_eq!(one.len(), WAITING_PER_ADDRESS);
+        assert_eq!(one.len(), WAITING_PER_ADDRESS + NAMES_PER_ADDRESS);
         let all: Vec<_> = (2..=255)
-            .filter_map(|last| throttle.wait(&from("ada", last)))
+            .filter_map(|last| throttle.wait(&from("ada", last), start))
             .collect();
         assert_eq!(one.len() + all.len(), WAITING);
         drop((one, all));
+        throttle.with(|state| assert!(state.waiting.is_empty() && state.waiting_count == 0));
+    }
+
+    #[test]
+    fn wrong_passwords_for_some_names_leave_places_for_others_from_the_same_address() {
+        let (throttle, start) = (Throttle::new(), Instant::now());
+        let attacked = ["eve", "root", "admin", "determined"];
+        for name in attacked {
+            for _ in 0..=NAME.free {
+                throttle.failed(&from(name, 1), start);
+            }
+        }
+        // Eight loops, of which as many wait as may.
+        let loops = attacked.iter().chain(&attacked);
+        let wrong: Vec<_> = loops
+            .filter_map(|name| throttle.wait(&from(name, 1), start))
+            .collect();
+        assert_eq!(wrong.len(), WAITING_PER_ADDRESS);
+        let right: Vec<_> = (0..25)
+            .filter_map(|number| throttle.wait(&from(&format!("user{number}"), 1), start))
+            .collect();
+        assert_eq!(right.len(), 25);
+        // A name has one place, and none once it has failed as often.
+        assert!(throttle.wait(&from("user0", 1), start).is_none());
+        assert!(throttle.wait(&from("eve", 1), start).is_none());
+        assert!(throttle.wait(&from("eve", 2), start).is_some());
+        throttle.succeeded(&from("eve", 1));
+        assert!(throttle.wait(&from("eve", 1), start).is_some());
+        drop((wrong, right));
         throttle.with(|state| assert!(state.waiting.is_empty() && state.waiting_count == 0));
     }
 
