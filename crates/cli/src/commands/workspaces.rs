@@ -89,7 +89,7 @@ struct DeleteArgs {
 
 #[derive(Debug, Args)]
 struct SettingArgs {
-    /// UID on the agent to run tasks as; for administrators, like the next three
+    /// UID on the agent to run all users' tasks in it as; for administrators, like the next three
     #[arg(long, value_name = "UID")]
     agent_uid: Option<i64>,
     /// User on the agent to run tasks as
