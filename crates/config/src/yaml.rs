@@ -4,6 +4,7 @@
 //! aliases and `<<` work; several documents, foreign tags and infinite numbers are refused with a sentence. Depth and
 //! the number of nodes that aliases make are limited, so that no small text becomes a large tree.
 
+mod cause;
 mod emit;
 mod json;
 mod node;
@@ -22,6 +23,7 @@ use crate::errors::{ConfigError, ConfigErrors, ConfigWarning, ErrorCode, MAX_REP
 use crate::origin::Position;
 use crate::quote::cut;
 
+pub(crate) use cause::lacks_colon;
 pub use emit::to_yaml;
 pub(crate) use json::from_value;
 use node::Size;
@@ -127,11 +129,7 @@ fn read_within(text: &str, limits: Limits) -> Result<Reading, ConfigErrors> {
         // JSON allows what YAML does not (tabs as indentation); a text that is good JSON is read as JSON.
         Err(error) => match json::read(text, limits) {
             Some(read) => read?,
-            None => {
-                let error =
-                    unclosed::located(text, error).unwrap_or_else(|error| syntax_hint(text, error));
-                return Err(error.into());
-            }
+            None => return Err(cause::explained(text, error).into()),
         },
     };
     // An escape (`"\0"`) spells what the text itself may not hold.
@@ -145,32 +143,6 @@ fn read_within(text: &str, limits: Limits) -> Result<Reading, ConfigErrors> {
 /// distinguishes them; only hints depend on this.
 fn parser_mentions(error: &ConfigError, words: &[&str]) -> bool {
     error.code == ErrorCode::Syntax && words.iter().any(|word| error.message.contains(word))
-}
-
-/// The error with the most frequent cause of it as its hint.
-fn syntax_hint(text: &str, error: ConfigError) -> ConfigError {
-    let line = error
-        .line
-        .and_then(|line| {
-            text.lines()
-                .nth(usize::try_from(line).ok()?.checked_sub(1)?)
-        })
-        .unwrap_or_default();
-    let indentation = &line[..line.len() - line.trim_start().len()];
-    let hint = if indentation.contains('\t') {
-        "indent with spaces; YAML takes no tabs there"
-    } else if parser_mentions(&error, &["mapping values are not allowed"]) {
-        "put quotes around a text that holds \": \", and indent the keys of one map alike"
-    } else if parser_mentions(&error, &["did not find expected"]) {
-        "indent the keys of one map, and the items of one list, alike"
-    } else {
-        return error;
-    };
-    if error.hint.is_some() {
-        error
-    } else {
-        error.with_hint(hint)
-    }
 }
 
 /// As [`parse`], for bytes that may not be UTF-8.

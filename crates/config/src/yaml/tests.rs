@@ -173,6 +173,111 @@ fn what_cannot_be_read_is_refused_with_its_line() {
     assert_eq!(error.0[0].message, "is not UTF-8 text");
 }
 
+/// A text, the place of its error, a part of the message, and the beginning of the hint.
+type Cause = (&'static str, (u32, u32), &'static str, &'static str);
+
+fn assert_causes(cases: &[Cause]) {
+    for (text, place, message, hint) in cases {
+        let error = &parse(text).unwrap_err().0[0];
+        let found = (error.line.unwrap(), error.column.unwrap());
+        let shown = error.hint.clone().unwrap_or_default();
+        assert_eq!(found, *place, "{text:?}: {error}");
+        assert!(error.message.contains(message), "{text:?}: {error}");
+        assert!(shown.starts_with(hint), "{text:?}: {error}");
+        assert!(!error.to_string().contains("Xyz9"), "{error}");
+    }
+}
+
+#[test]
+fn a_missing_colon_is_reported_at_the_line_without_it() {
+    let name = "write \"name: VALUE\"";
+    assert_causes(&[
+        ("name foo\na: b\n", (1, 1), "no colon", name),
+        ("a: b\nname foo\nc: d\n", (2, 1), "no colon", name),
+        ("a:\n  name foo # x\n  b: c\n", (2, 3), "no colon", name),
+        ("a:\n  b: c\n  name foo\n", (3, 3), "no colon", name),
+        ("a:\n  - name foo\n    b: c\n", (2, 5), "no colon", name),
+        (
+            "a: b\nname\n  c: d\n",
+            (2, 1),
+            "no colon",
+            "write \"name:\"",
+        ),
+        ("name\n  c: d\n", (1, 1), "no colon", "write \"name:\""),
+        (
+            "a: b\nname:foo bar\nc: d\n",
+            (2, 1),
+            "no space behind the colon",
+            name,
+        ),
+        // Nothing that may be a secret is repeated.
+        (
+            "a: b\nXyz9\nc: d\n",
+            (2, 1),
+            "no colon",
+            "write \"KEY: VALUE\"",
+        ),
+        // A text of two lines, whose third has a colon.
+        (
+            "a: text\n  goes on\n  b: c\n",
+            (3, 4),
+            "mapping values are not allowed",
+            "put quotes around",
+        ),
+    ]);
+}
+
+#[test]
+fn an_error_of_syntax_names_its_likely_cause() {
+    let spaces = "indent with spaces; YAML takes no tabs there";
+    assert_causes(&[
+        // Tabs.
+        (
+            "a:\n\tb: c\n",
+            (2, 1),
+            "there is a tab in the indentation",
+            spaces,
+        ),
+        (
+            "a:\n  b: c\n\td: e\n",
+            (3, 1),
+            "there is a tab in the indentation",
+            spaces,
+        ),
+        (
+            "a:\n  b: c\n\n  \td: e\n",
+            (4, 3),
+            "there is a tab in the indentation",
+            spaces,
+        ),
+        // Quotes and brackets.
+        (
+            "a: b\nc: 'it's x'\n",
+            (2, 8),
+            "trailing content",
+            "close the quote",
+        ),
+        (
+            "a: b\nc: [d,\n  e\n",
+            (2, 4),
+            "the \"[\" that is opened here is not closed",
+            "close it",
+        ),
+        (
+            "a: b\nc: {d: {e: f}\n",
+            (2, 4),
+            "the \"{\" that is opened here is not closed",
+            "close it",
+        ),
+        (
+            "a: {b: [1, 2}\n",
+            (1, 8),
+            "mismatched bracket",
+            "close each [",
+        ),
+    ]);
+}
+
 #[test]
 fn a_small_text_cannot_become_a_large_tree() {
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");

@@ -25,8 +25,11 @@ struct Scan {
 }
 
 const NOT_CLOSED: &str = "is not YAML: the quote that is opened here is not closed";
-const CLOSE: &str =
+/// What to do about a quote that is not closed.
+pub(super) const CLOSE_QUOTE: &str =
     "close the quote; a quote within quotes is written '' within ' and \\\" within \"";
+
+const CLOSE_BRACKET: &str = "close it, or put quotes around a text that holds brackets";
 
 /// The error at the place where what was not closed began, if that is the cause; otherwise the error as it was.
 pub(super) fn located(text: &str, error: ConfigError) -> Result<ConfigError, ConfigError> {
@@ -40,7 +43,13 @@ pub(super) fn located(text: &str, error: ConfigError) -> Result<ConfigError, Con
             message: NOT_CLOSED.to_owned(),
             ..error
         }
-        .with_hint(CLOSE));
+        .with_hint(CLOSE_QUOTE));
+    }
+    if parser_mentions(&error, &["unclosed bracket"]) {
+        let opened = text.lines().nth(place.0 - 1).unwrap_or_default();
+        let character = opened.chars().nth(place.1 - 1).unwrap_or('[');
+        let message = format!("is not YAML: the \"{character}\" that is opened here is not closed");
+        return Ok(ConfigError { message, ..error }.with_hint(CLOSE_BRACKET));
     }
     let scan = scan(text, place);
     // Only a quote that reaches over the end of its line is certainly not closed where that was meant.
@@ -56,7 +65,11 @@ pub(super) fn located(text: &str, error: ConfigError) -> Result<ConfigError, Con
                  where the text goes on"
             ),
         };
-        return Ok(moved(opened, ErrorCode::Syntax.message(message), CLOSE));
+        return Ok(moved(
+            opened,
+            ErrorCode::Syntax.message(message),
+            CLOSE_QUOTE,
+        ));
     }
     let is_of_flow = parser_mentions(&error, &["flow", "','", "']'", "'}'", "clos", "':'"]);
     match scan.brackets.last() {
@@ -65,11 +78,7 @@ pub(super) fn located(text: &str, error: ConfigError) -> Result<ConfigError, Con
                 "is not YAML: the \"{}\" that is opened here is not closed before line {}",
                 opened.character, place.0
             ));
-            Ok(moved(
-                *opened,
-                message,
-                "close it, or put quotes around a text that holds brackets",
-            ))
+            Ok(moved(*opened, message, CLOSE_BRACKET))
         }
         _ => Err(error),
     }

@@ -430,6 +430,9 @@ fn mismatch_hint(text: Option<&str>, node: &Node, expected: &str) -> Option<Stri
         ("a map", Some(text)) if text.contains(':') && !text.contains(": ") => {
             "put a space behind the \":\"".into()
         }
+        ("a map", Some(text)) if crate::yaml::lacks_colon(text) => {
+            "put a colon and a space between the key and its value".into()
+        }
         ("a list", Some(text)) if text.len() <= MAX_QUOTED => format!("write [{}]", cut(text)),
         ("a string", None) if matches!(node.tree, Tree::Number(_) | Tree::Bool(_)) => {
             "put it in quotes".into()
