@@ -609,6 +609,30 @@ fn names_that_are_nearly_right_are_suggested() {
 }
 
 #[test]
+fn keys_of_older_forms_are_suggested_last_and_with_what_replaced_them() {
+    for (searcher, suggested) in [
+        (
+            "random, max_lenght: 3",
+            "\"max_length\"? It is deprecated; leave it out",
+        ),
+        (
+            "adaptive_asha, max_lenght: 3",
+            "\"max_length\"? It is deprecated; write \"time_metric\"",
+        ),
+        ("adaptive_asha, max_rungth: 3", "\"max_rungs\"?"),
+    ] {
+        let text =
+            format!("entrypoint: a\nsearcher: {{metric: l, max_trials: 3, name: {searcher}}}\n");
+        let expected = format!("hint: did you mean {suggested}");
+        let lines = errors_of(&text);
+        assert!(
+            lines.iter().any(|line| line.contains(&expected)),
+            "{lines:#?}"
+        );
+    }
+}
+
+#[test]
 fn words_that_were_booleans_in_yaml_1_1_get_a_warning() {
     let of = |space: &str| {
         errors_of(&format!(

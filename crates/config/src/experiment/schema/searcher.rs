@@ -52,7 +52,7 @@ pub(in crate::experiment) static SEARCHER: Union = union(
                 MAX_TIME,
                 DIVISOR,
                 MAX_CONCURRENT_TRIALS,
-                MAX_LENGTH,
+                HALVING_LENGTH,
                 STOP_ONCE,
             ],
         ),
@@ -82,7 +82,7 @@ pub(in crate::experiment) static SEARCHER: Union = union(
                 )
                 .or("[]"),
                 MAX_CONCURRENT_TRIALS,
-                MAX_LENGTH,
+                HALVING_LENGTH,
                 STOP_ONCE,
             ],
         ),
@@ -196,7 +196,10 @@ const MAX_LENGTH: Field = field(
     "Length that each trial trains for, if its code does not decide",
 )
 .merged(Merge::Replace)
-.warn("is deprecated; training code decides how long it trains");
+.warn("is deprecated; leave it out: training code decides how long it trains");
+/// That of the searchers which compare trials at rungs: it is read as the two keys that have replaced it.
+const HALVING_LENGTH: Field =
+    MAX_LENGTH.warn("is deprecated; write \"time_metric\" and \"max_time\" in its place");
 const STOP_ONCE: Field = field(
     "stop_once",
     Kind::Bool,

@@ -4,7 +4,7 @@ use super::Walk;
 use super::findings::DocumentPosition;
 use crate::errors::{ErrorCode, MAX_REPORTED, edit_distance};
 use crate::quote::quoted;
-use crate::schema::{Document, Field, Kind, Union, keys_of, leaves};
+use crate::schema::{Document, Field, Kind, Note, Union, keys_of, leaves};
 use crate::yaml::{Node, Tree};
 
 impl Walk<'_> {
@@ -19,6 +19,12 @@ impl Walk<'_> {
         of: &str,
         elsewhere: impl Fn(&str) -> Option<String>,
     ) {
+        let of_old_form = |name: &&str| match fields(name).map(|field| field.note) {
+            Some(Note::Warn(why)) => Some(why),
+            _ => None,
+        };
+        let (old, live): (Vec<&'static str>, Vec<&'static str>) =
+            names.iter().partition(|name| of_old_form(name).is_some());
         for (key, member) in node.members().into_iter().flatten() {
             if names.contains(&key.as_str()) {
                 continue;
@@ -36,7 +42,7 @@ impl Walk<'_> {
                     document: self.findings.document,
                     place: &self.findings.place,
                 }
-                .meaning(key, member, names)?;
+                .meaning(key, member, (&live, &old))?;
                 self.check_as_meant(key, member, &meant, node, &fields);
                 if let Some(place) = meant.place(key) {
                     self.findings.belongs_at(key, &place);
@@ -46,7 +52,14 @@ impl Walk<'_> {
                     let path = self.findings.place.path_to(sibling);
                     self.findings.meant.push(path);
                 }
-                Some(meant.hint(key, &self.findings.place.path()))
+                let hint = meant.hint(key, &self.findings.place.path());
+                Some(match &meant {
+                    Suggestion::Sibling(sibling) => match of_old_form(sibling) {
+                        Some(why) => format!("{hint} It {why}"),
+                        None => hint,
+                    },
+                    _ => hint,
+                })
             });
             let text = match &hint {
                 Some(_) => text,
@@ -100,13 +113,20 @@ struct Guess<'a> {
 }
 
 impl Guess<'_> {
-    /// What an unknown key may have meant.
-    fn meaning(&self, key: &str, member: &Node, siblings: &[&'static str]) -> Option<Suggestion> {
+    /// What an unknown key may have meant, of the keys that its section has: first of those of today, then of those of older
+    /// forms.
+    fn meaning(
+        &self,
+        key: &str,
+        member: &Node,
+        (live, old): (&[&'static str], &[&'static str]),
+    ) -> Option<Suggestion> {
         if let Some(place) = self.place.known_in(self.document, key) {
             return Some(Suggestion::DocumentPosition(place.to_owned()));
         }
         let plain = snake(key);
-        if let Some(sibling) = closest(&plain, siblings.iter().copied()) {
+        let near = |names: &[&'static str]| closest(&plain, names.iter().copied());
+        if let Some(sibling) = near(live).or_else(|| near(old)) {
             return Some(Suggestion::Sibling(sibling));
         }
         let here = self.place.path_to(key);
@@ -135,7 +155,7 @@ impl Guess<'_> {
             }
             // A leaf name that occurs all over the schema is no evidence.
             [_, ..] if places.len() <= 3 => Some(Suggestion::OneOf(places)),
-            [] => self.meaning_within_lists(&plain, siblings),
+            [] => self.meaning_within_lists(&plain, live),
             _ => None,
         }
     }
