@@ -183,6 +183,38 @@ fn a_task_of_another_kind_is_not_waited_for() {
     }
 }
 
+#[test]
+fn a_shell_that_is_being_killed_is_waited_for_without_its_log() {
+    let end = json!("2026-11-21T10:00:00Z");
+    let lives = task(false, &Value::Null);
+    let stub = with_shell(Answer::InTurn(vec![
+        lives.clone(),
+        lives,
+        task(false, &end),
+    ]));
+    let in_state = |state: &str| {
+        let mut shell = shell("PRIVATE\n");
+        shell["state"] = json!(state);
+        shell["exitStatus"] = json!("it was killed by ada");
+        ok(json!({"shell": shell, "config": {}}))
+    };
+    stub.on(
+        &format!("GET /api/v1/shells/{ID}"),
+        Answer::InTurn(vec![
+            in_state("STATE_TERMINATING"),
+            in_state("STATE_TERMINATED"),
+        ]),
+    );
+    let user = with_ssh(&stub, "exit 0");
+    let err = run(&user, &["shell", "open", ID]).fails(1);
+    assert!(
+        err.contains(&format!("shell {ID} has ended: it was killed by ada\n")),
+        "{err}"
+    );
+    assert!(err.contains("`det shell start` starts another"), "{err}");
+    assert!(!err.contains("waits for slots"), "{err}");
+}
+
 /// As a user who has a stored token, so that nothing is asked.
 fn run_as_ada(user: &User, words: &[&str]) -> CommandResult {
     let output = det(user, words)

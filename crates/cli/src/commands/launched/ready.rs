@@ -1,5 +1,6 @@
 //! Waiting until the service of a launched task can be used.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,31 +12,42 @@ use crate::commands::logs::{self, LogSource};
 use crate::commands::watching::{Retries, until_ctrl_c};
 use crate::error::{CliError, Exit};
 use crate::output;
-use crate::values::text;
+use crate::values::{state, text};
 
 /// The pause between two looks at a task whose changes cannot be followed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Waits until a task is ready, and prints its log meanwhile, which contains what it waits for. Errs with the reason when it
-/// ends or is paused before. `Some` = Ctrl-C has ended the waiting, not the task.
+/// How long the log of a task may go on after its end.
+const WRAP_UP: Duration = Duration::from_secs(5);
+
+/// Waits until a task is ready, and prints its log meanwhile, which contains what it waits for; the log of one that is being
+/// ended has no answer to that. Errs with the reason when it ends or is paused before. `Some` = Ctrl-C has ended the waiting,
+/// not the task.
 pub(crate) async fn until_ready(
     kind: &Kind,
     client: &Client,
     id: &str,
 ) -> Result<Option<ExitCode>, CliError> {
     let Kind { noun, group, .. } = kind;
-    if is_ready(kind, client, id, &look(client, id).await?).await? {
-        return Ok(None);
-    }
-    output::note(format_args!("waiting for {noun} {id} to be ready"));
+    let first = look(client, id).await?;
+    let is_ending = match readiness(kind, client, id, &first).await? {
+        Readiness::Ready => return Ok(None),
+        Readiness::Ended(reason) => return Err(has_ended(kind, id, &reason, "")),
+        Readiness::Ending => true,
+        Readiness::Waiting => false,
+    };
+    let until = if is_ending { "end" } else { "be ready" };
+    output::note(format_args!("waiting for {noun} {id} to {until}"));
     let mut ready = false;
     let waiting = async {
-        let source = LogSource::Task(id.to_owned());
-        let mut wait = std::pin::pin!(wait(kind, client, id));
-        tokio::select! {
-            result = &mut wait => result?,
-            // Its end is that of the task, or one of the connection: either is noticed by the other.
-            () = logs::note_all(client, &source) => wait.await?,
+        let last = RefCell::new(String::new());
+        let ended = if is_ending {
+            wait(kind, client, id).await?
+        } else {
+            wait_with_log(kind, client, id, &last).await?
+        };
+        if let Some(reason) = ended {
+            return Err(has_ended(kind, id, &reason, &last.borrow()));
         }
         ready = true;
         Ok(ExitCode::SUCCESS)
@@ -47,13 +59,40 @@ pub(crate) async fn until_ready(
     Ok((!ready).then(|| Exit::Interrupted.into()))
 }
 
-async fn wait(kind: &Kind, client: &Client, id: &str) -> Result<(), CliError> {
+/// Waits as [`wait`] does, and prints the log, to its end if the task ends. `last` = what was logged last.
+async fn wait_with_log(
+    kind: &Kind,
+    client: &Client,
+    id: &str,
+    last: &RefCell<String>,
+) -> Result<Option<String>, CliError> {
+    let source = LogSource::Task(id.to_owned());
+    let mut log = std::pin::pin!(logs::note_all(client, &source, last));
+    let mut wait = std::pin::pin!(wait(kind, client, id));
+    tokio::select! {
+        result = &mut wait => {
+            let ended = result?;
+            if ended.is_some() {
+                // The reason is not repeated where the log has it: a log that takes longer is left.
+                let _ = tokio::time::timeout(WRAP_UP, log).await;
+            }
+            Ok(ended)
+        }
+        // Its end is that of the task, or one of the connection: either is noticed by the other.
+        () = &mut log => wait.await,
+    }
+}
+
+/// Waits until a task is ready, or has ended: then the result is why.
+async fn wait(kind: &Kind, client: &Client, id: &str) -> Result<Option<String>, CliError> {
     let mut retries = Retries::default();
     let mut changes = Changes::default();
     loop {
         let task = retries.run(async || look(client, id).await).await?;
-        if is_ready(kind, client, id, &task).await? {
-            return Ok(());
+        match readiness(kind, client, id, &task).await? {
+            Readiness::Ready => return Ok(None),
+            Readiness::Ended(reason) => return Ok(Some(reason)),
+            Readiness::Waiting | Readiness::Ending => {}
         }
         changes.next(client, id, &task).await;
     }
@@ -65,26 +104,63 @@ async fn look(client: &Client, id: &str) -> Result<Value, ClientError> {
     Ok(answer["task"].take())
 }
 
-/// Whether a task is ready; errs when it has ended, and when it is paused, because nothing but a user ends that.
-async fn is_ready(kind: &Kind, client: &Client, id: &str, task: &Value) -> Result<bool, CliError> {
+/// Whether the service of a task can be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Readiness {
+    Ready,
+    Waiting,
+    /// It was asked to end, and is started again only if it was to be.
+    Ending,
+    /// It has ended, and why.
+    Ended(String),
+}
+
+/// Whether a task is ready; errs when it is paused, because nothing but a user ends that.
+async fn readiness(
+    kind: &Kind,
+    client: &Client,
+    id: &str,
+    task: &Value,
+) -> Result<Readiness, CliError> {
     let Kind { noun, group, .. } = kind;
-    if task["endTime"].is_null() {
-        if task["allocations"][0]["isReady"] == true {
-            return Ok(true);
-        }
-        if kind.get(client, id).await?[kind.member]["paused"] == true {
-            return Err(CliError::request(format!("{noun} {id} is paused"))
-                .with_hint(format!("`det {group} unpause {id}` lets it go on")));
-        }
-        return Ok(false);
+    let has_ended = !task["endTime"].is_null();
+    if !has_ended && task["allocations"][0]["isReady"] == true {
+        return Ok(Readiness::Ready);
     }
-    let reason = kind.end(&kind.get(client, id).await?);
-    let reason = reason.map_or_else(|| "it has terminated".to_owned(), |end| end.in_full());
-    Err(
-        CliError::request(format!("{noun} {id} has ended: {reason}")).with_hint(format!(
-            "`det {group} logs {id}` shows what it logged, `det {group} start` starts another one"
-        )),
-    )
+    let answer = kind.get(client, id).await?;
+    if has_ended {
+        let end = kind.end(&answer);
+        let reason = end.map_or_else(|| "it has terminated".to_owned(), |end| end.in_full());
+        return Ok(Readiness::Ended(reason));
+    }
+    let one = &answer[kind.member];
+    if one["paused"] == true {
+        return Err(CliError::request(format!("{noun} {id} is paused"))
+            .with_hint(format!("`det {group} unpause {id}` lets it go on")));
+    }
+    Ok(match state(one, "state").as_str() {
+        "TERMINATING" => Readiness::Ending,
+        _ => Readiness::Waiting,
+    })
+}
+
+/// The error for a task that has ended, and why. `logged` = the last line of its log, if that is on the screen: what it has of
+/// the reason is not repeated.
+fn has_ended(kind: &Kind, id: &str, reason: &str, logged: &str) -> CliError {
+    let Kind { noun, group, .. } = kind;
+    let rest = Some(reason).filter(|reason| !logged.is_empty() && !reason.contains('\n'));
+    let rest = rest.and_then(|reason| match reason.strip_suffix(logged) {
+        None if logged.ends_with(reason) => Some(""),
+        rest => rest,
+    });
+    let message = match rest.map(|rest| rest.trim_end_matches([':', ' '])) {
+        None => format!("{noun} {id} has ended: {reason}"),
+        Some("") => format!("{noun} {id} has ended before it was ready"),
+        Some(rest) => format!("{noun} {id} has ended: {rest}"),
+    };
+    CliError::request(message).with_hint(format!(
+        "`det {group} logs {id}` shows what it logged, `det {group} start` starts another one"
+    ))
 }
 
 /// The changes of a task's newest attempt, in the master's record.
@@ -133,5 +209,40 @@ impl Changes {
             Some(stream) => stream.next().await,
             None => Ok(None),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::launched::TENSORBOARD;
+
+    #[test]
+    fn a_reason_that_the_log_has_shown_is_not_repeated() {
+        let reason = "the task could not be started (exit code 1): there are no files";
+        let message =
+            |reason: &str, logged| has_ended(&TENSORBOARD, "t", reason, logged).to_string();
+        for (logged, expected) in [
+            (
+                "",
+                "TensorBoard t has ended: the task could not be started (exit code 1): there are no files",
+            ),
+            (
+                "other",
+                "TensorBoard t has ended: the task could not be started (exit code 1): there are no files",
+            ),
+            (
+                "there are no files",
+                "TensorBoard t has ended: the task could not be started (exit code 1)",
+            ),
+            (
+                "Allocation t.1 ended: the task could not be started (exit code 1): there are no files",
+                "TensorBoard t has ended before it was ready",
+            ),
+        ] {
+            assert_eq!(message(reason, logged), expected);
+        }
+        let several = "it failed; the last lines of its code:\n    boom";
+        assert!(message(several, "boom").ends_with(several));
     }
 }
