@@ -3,7 +3,7 @@
 //! Arrows go down only. At the top, [`args`] is the tree of commands and hands each to the module that carries it out:
 //! a file under [`commands`] for each group of the client's commands, and [`up`], [`master`] and [`agent`] for the
 //! long-running processes. Below them, [`context::Context`] has what a command needs to reach a master, and [`paging`],
-//! [`table`] and [`values`] the flags and forms of lists. At the bottom, [`output`] writes data to standard output and
+//! [`table`] and [`values`] the flags and forms of lists; [`typed`] puts refusals into the words that were typed. At the bottom, [`output`] writes data to standard output and
 //! everything else to standard error, with what a terminal would obey made [`printable`], and [`error`] has the errors and exit codes. The arguments of a command are defined
 //! where they are used.
 
@@ -24,6 +24,7 @@ mod process_log;
 mod prompt;
 mod serve;
 mod table;
+mod typed;
 mod unbuilt;
 mod unpack;
 mod up;
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
     };
     match run(cli) {
         Ok(code) => code,
-        Err(error) => output::report(&error),
+        Err(error) => output::report(&typed::in_typed_words(error, &words)),
     }
 }
 
