@@ -150,6 +150,10 @@ impl From<SessionError> for CliError {
             SessionError::Client(error) => error.into(),
             SessionError::Prompt { .. } => Self::request(error.to_string())
                 .with_hint("give the password on standard input, or set DET_PASS to it"),
+            SessionError::NoPassword { ref user, .. } => Self::request(error.to_string())
+                .with_hint(format!(
+                    "set DET_PASS to the password, log in with `det user login {user}`, or unset DET_USER"
+                )),
             SessionError::Store(_)
             | SessionError::NotLoggedIn { .. }
             | SessionError::WrongCredentials { .. } => Self::request(error.to_string()),

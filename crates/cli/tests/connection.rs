@@ -309,6 +309,37 @@ fn whoami_shows_the_user() {
 }
 
 #[test]
+fn a_user_of_the_environment_without_a_password_is_one_who_has_logged_in() {
+    let stub = StubMaster::start();
+    stub.on("GET /info", ok(json!({})));
+    let user = User::using(&stub);
+    for name in ["ada", "bob"] {
+        let answer = json!({"token": format!("OF-{name}"), "user": {"username": name}});
+        stub.on("POST /api/v1/auth/login", ok(answer));
+        user.det_typing(&["user", "login", name], "x\n").ok();
+    }
+    let whoami = |variables: &[(&str, &str)]| {
+        let mut command = user.command(&["user", "whoami"]);
+        command.envs(variables.iter().copied());
+        support::CommandResult::from(command.output().unwrap())
+    };
+    let token = || stub.last("GET /api/v1/me").headers["authorization"].clone();
+    whoami(&[("DET_USER", "ada")]).ok();
+    assert_eq!(token(), "Bearer OF-ada");
+    let err = whoami(&[("DET_USER", "eve")]).fails(1);
+    for part in [
+        "DET_USER names user \"eve\"",
+        "set DET_PASS",
+        "`det user login eve`",
+    ] {
+        assert!(err.contains(part), "{err}");
+    }
+    // What is set in tasks is overridden by a login.
+    whoami(&[("DET_USER", "eve"), ("DET_USER_TOKEN", "T")]).ok();
+    assert_eq!(token(), "Bearer OF-bob");
+}
+
+#[test]
 fn changing_ones_password_logs_in_again() {
     let stub = StubMaster::start();
     stub.on(

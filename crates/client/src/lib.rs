@@ -33,7 +33,7 @@ pub use password::{password_weaknesses, salted_hash};
 pub use query::Query;
 pub use secret::Secret;
 pub use service::ServiceConnection;
-pub use session::{Candidate, DEFAULT_USER, Environment, Identity, Session, SessionError};
+pub use session::{Candidate, DEFAULT_USER, Environment, Identity, NamedBy, Session, SessionError};
 pub use stream::LineStream;
 pub use token_store::{MasterEntry, TokenStore};
 pub use trust::{CertificateStore, Trust, TrustError, fingerprint, presented_chain};

@@ -29,11 +29,11 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads this process's environment. A variable that is set but empty counts: an empty password is a password.
+    /// Reads this process's environment. A password that is set but empty counts: an empty password is a password.
     pub fn from_process() -> Self {
         let read = |name| env::var(name).ok();
         Self {
-            user: read("DET_USER"),
+            user: read("DET_USER").filter(|user| !user.is_empty()),
             password: read("DET_PASS").map(Secret::new),
             user_token: read("DET_USER_TOKEN").map(Secret::new),
         }
@@ -47,14 +47,27 @@ pub struct Candidate {
     pub user: String,
     /// The password, if it is known without a prompt.
     pub password: Option<Secret>,
-    /// Whether no user was named, so that the default user is tried.
-    pub fallback: bool,
+    /// What names the user.
+    pub named_by: NamedBy,
+}
+
+/// What names the user to log in as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NamedBy {
+    /// The caller, with a flag.
+    Caller,
+    /// `DET_USER`.
+    Environment,
+    /// The last login on this machine.
+    LastLogin,
+    /// Nothing, so that the default user is tried.
+    Nothing,
 }
 
 impl Candidate {
-    /// The order of precedence: the named user, with `DET_PASS` unless `DET_USER` names another, then `DET_USER` with
-    /// `DET_PASS`, then the active user of the token store, then `determined` with a blank password. `DET_USER` alone does not count: tasks always have it, and a
-    /// log-in inside a task must override it.
+    /// The order of precedence: the named user, with `DET_PASS` unless `DET_USER` names another, then `DET_USER`, then the
+    /// active user of the token store, then `determined` with a blank password. Where there is a `DET_USER_TOKEN`, `DET_USER`
+    /// without `DET_PASS` does not count: tasks always have both, and a log-in inside a task must override them.
     pub fn choose(
         requested: Option<&str>,
         environment: &Environment,
@@ -63,26 +76,27 @@ impl Candidate {
         if let Some(user) = requested {
             let is_theirs = environment.user.as_ref().is_none_or(|named| named == user);
             let password = environment.password.clone().filter(|_| is_theirs);
-            return Self::named(user, password);
+            return Self::named(user, password, NamedBy::Caller);
         }
-        if let (Some(user), Some(password)) = (&environment.user, &environment.password) {
-            return Self::named(user, Some(password.clone()));
+        let is_of_a_task = environment.user_token.is_some() && environment.password.is_none();
+        if let Some(user) = environment.user.as_ref().filter(|_| !is_of_a_task) {
+            return Self::named(user, environment.password.clone(), NamedBy::Environment);
         }
         if let Some(user) = active {
-            return Self::named(user, None);
+            return Self::named(user, None, NamedBy::LastLogin);
         }
         Self {
             user: DEFAULT_USER.to_owned(),
             password: Some(Secret::new("")),
-            fallback: true,
+            named_by: NamedBy::Nothing,
         }
     }
 
-    fn named(user: &str, password: Option<Secret>) -> Self {
+    fn named(user: &str, password: Option<Secret>, named_by: NamedBy) -> Self {
         Self {
             user: user.to_owned(),
             password,
-            fallback: false,
+            named_by,
         }
     }
 }
@@ -134,6 +148,16 @@ pub enum SessionError {
         /// The master concerned.
         master: MasterUrl,
     },
+    /// `DET_USER` names the user, and nothing has the user's password or a valid login.
+    #[error(
+        "DET_USER names user \"{user}\", of whom there is no login to {master} here, and DET_PASS is not set"
+    )]
+    NoPassword {
+        /// The user named.
+        user: String,
+        /// The master concerned.
+        master: MasterUrl,
+    },
     /// The prompt for the password failed.
     #[error("could not read the password of user \"{user}\": {source}")]
     Prompt {
@@ -157,12 +181,13 @@ impl Session {
         let master = client.master().clone();
         let entry = store.entry(&master)?;
         let candidate = Candidate::choose(requested, environment, entry.active_user());
+        let is_default = candidate.named_by == NamedBy::Nothing;
         if let Some(token) = entry.token(&candidate.user) {
             let client = client.clone().with_token(token);
             match client.get("/api/v1/me", &Query::new()).await {
                 Ok(_) => {
                     let mut session = Self::with(client, candidate.user);
-                    if candidate.fallback {
+                    if is_default {
                         session.identity = Identity::Default;
                     }
                     return Ok(session);
@@ -182,6 +207,12 @@ impl Session {
         }
         let password = match candidate.password {
             Some(password) => password,
+            None if candidate.named_by == NamedBy::Environment => {
+                return Err(SessionError::NoPassword {
+                    user: candidate.user,
+                    master,
+                });
+            }
             None => ask(&candidate.user).map_err(|source| SessionError::Prompt {
                 user: candidate.user.clone(),
                 source,
@@ -190,7 +221,7 @@ impl Session {
         match Self::log_in(client, &candidate.user, &password).await {
             Ok(mut session) => {
                 store.set_token(&master, &session.user, &session.token())?;
-                if candidate.fallback {
+                if is_default {
                     session.identity = Identity::DefaultLoggedIn;
                 }
                 Ok(session)
@@ -198,7 +229,7 @@ impl Session {
             Err(
                 SessionError::WrongCredentials { .. }
                 | SessionError::Client(ClientError::Forbidden { .. }),
-            ) if candidate.fallback => Err(SessionError::NotLoggedIn { master }),
+            ) if is_default => Err(SessionError::NotLoggedIn { master }),
             Err(other) => Err(other),
         }
     }
@@ -295,12 +326,23 @@ mod tests {
         assert_eq!(chosen.password, Some(Secret::new("pw")));
 
         let name_only = environment(Some("env"), None);
-        let chosen = Candidate::choose(None, &name_only, Some("active"));
-        assert_eq!((chosen.user.as_str(), chosen.fallback), ("active", false));
+        for active in [None, Some("active")] {
+            let chosen = Candidate::choose(None, &name_only, active);
+            assert_eq!(chosen.named_by, NamedBy::Environment);
+            assert_eq!((chosen.user.as_str(), chosen.password), ("env", None));
+        }
 
-        let chosen = Candidate::choose(None, &name_only, None);
+        let of_a_task = Environment {
+            user_token: Some(Secret::new("t")),
+            ..name_only
+        };
+        let chosen = Candidate::choose(None, &of_a_task, Some("active"));
+        assert_eq!(chosen.named_by, NamedBy::LastLogin);
+        assert_eq!(chosen.user, "active");
+
+        let chosen = Candidate::choose(None, &of_a_task, None);
         assert_eq!(chosen.user, "determined");
         assert_eq!(chosen.password, Some(Secret::new("")));
-        assert!(chosen.fallback);
+        assert_eq!(chosen.named_by, NamedBy::Nothing);
     }
 }
