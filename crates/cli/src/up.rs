@@ -253,18 +253,25 @@ fn greet(args: &UpArgs, url: &str, data_dir: &Path, blank: bool) -> Result<(), C
         quantity(args.agents.into(), "agent")
     ))?;
     output::line(format!("  data       {}", data_dir.display()))?;
-    if blank {
-        output::line(
-            "  log in     det user login determined        (blank password; only this machine can reach it, tasks cannot use it)",
-        )?;
-    } else {
-        output::line("  log in     det user login determined")?;
-    }
-    if !url.ends_with(":8080") || url.starts_with("https") {
-        output::line(format!("  client     export DET_MASTER={url}"))?;
-    }
+    output::line(client_lines(url, blank).join("\n"))?;
     output::line("  try it     det experiment create CONFIG.yaml DIRECTORY --follow")?;
     Ok(())
+}
+
+/// What a user types first, in this order: a login is one to the master that the variable names. `blank` = the password of
+/// the default user is blank.
+fn client_lines(url: &str, blank: bool) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !url.ends_with(":8080") || url.starts_with("https") {
+        lines.push(format!("  client     export DET_MASTER={url}"));
+    }
+    let why = if blank {
+        "        (blank password; only this machine can reach it, tasks cannot use it)"
+    } else {
+        ""
+    };
+    lines.push(format!("  log in     det user login determined{why}"));
+    lines
 }
 
 /// Prints in what tasks run, and what that limits.
@@ -334,6 +341,18 @@ fn runtime_lines(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_banner_names_the_master_before_the_login_to_it() {
+        let lines = client_lines("http://127.0.0.1:8090", true);
+        assert_eq!(
+            lines[0],
+            "  client     export DET_MASTER=http://127.0.0.1:8090"
+        );
+        assert!(lines[1].contains("det user login determined  ") && lines[1].contains("blank"));
+        let lines = client_lines("http://127.0.0.1:8080", false);
+        assert_eq!(lines, ["  log in     det user login determined"]);
+    }
 
     #[test]
     fn the_banner_names_the_runtime_and_what_it_limits() {
