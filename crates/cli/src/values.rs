@@ -58,12 +58,17 @@ pub(crate) fn state(object: &Value, member: &str) -> String {
     text.strip_prefix("STATE_").unwrap_or(&text).to_owned()
 }
 
-/// A fraction as per cent with one decimal.
-pub(crate) fn percent(object: &Value, member: &str) -> String {
-    match number(&object[member]) {
-        Some(fraction) => format!("{:.1}%", fraction * 100.0),
-        None => String::new(),
-    }
+/// How far an experiment is, from 0 to 1; `None` where nothing is known: the master writes 0 until something was reported.
+pub(crate) fn fraction_done(experiment: &Value) -> Option<f64> {
+    number(&experiment["progress"])
+        .filter(|fraction| fraction.is_finite() && *fraction > 0.0)
+        .map(|fraction| fraction.min(1.0))
+}
+
+/// The progress of an experiment as per cent with one decimal; nothing where it is not known.
+pub(crate) fn progress(experiment: &Value) -> String {
+    fraction_done(experiment)
+        .map_or_else(String::new, |fraction| format!("{:.1}%", fraction * 100.0))
 }
 
 /// An object or list as indented JSON; nothing for null.
@@ -225,7 +230,9 @@ mod tests {
             text(&object, "b"),
             time(&object, "b"),
             state(&object, "b"),
-            percent(&object, "b"),
+            progress(&object),
+            progress(&json!({"progress": 0.0})),
+            progress(&json!({"progress": "NaN"})),
             joined(&object, "b"),
             indented(&object["b"]),
             wait_reason(&object),
@@ -241,7 +248,7 @@ mod tests {
             "labels": ["b", "a"], "archived": false, "n": 3, "infinite": "Infinity",
         });
         assert_eq!(state(&object, "state"), "RUNNING");
-        assert_eq!(percent(&object, "progress"), "12.3%");
+        assert_eq!(progress(&object), "12.3%");
         assert_eq!(time(&object, "at"), "2026-11-21 19:28:00+0000");
         assert_eq!(joined(&object, "labels"), "b, a");
         assert_eq!(text(&object, "archived"), "False");

@@ -17,7 +17,7 @@ use crate::error::CliError;
 use crate::output;
 use crate::table::{Format, Listing};
 use crate::values::{
-    indented, items, members, number, percent, plain, state, text, time, wait_reason,
+    indented, items, members, number, plain, progress, state, text, time, wait_reason,
     wait_reason_in,
 };
 
@@ -30,6 +30,9 @@ pub(crate) struct DescribeArgs {
     /// Show all metrics
     #[arg(long)]
     metrics: bool,
+    /// Show all steps of the trials in the table, not only the last ones
+    #[arg(long)]
+    all: bool,
     #[command(flatten)]
     form: FormArgs,
 }
@@ -112,8 +115,19 @@ pub(crate) async fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode
     if format == Format::Table {
         explain_waiting_trials(&runs);
     }
-    let workloads = workload_rows(&runs, args.metrics);
+    let mut steps = TrialSteps::of(&runs);
+    let left_out = if format == Format::Table && !args.all {
+        steps.keep_last()
+    } else {
+        0
+    };
+    let workloads = workload_rows(&steps, args.metrics);
     print(args, "\nWorkloads:", "workloads.csv", &workloads)?;
+    if left_out > 0 {
+        output::note(format_args!(
+            "{left_out} earlier steps are not shown; --all shows all"
+        ));
+    }
     Ok(outcomes.exit())
 }
 
@@ -201,7 +215,7 @@ fn experiment_rows(answers: &[Value]) -> Listing {
         listing.push([
             text(experiment, "id"),
             state(experiment, "state"),
-            percent(experiment, "progress"),
+            progress(experiment),
             time(experiment, "startTime"),
             time(experiment, "endTime"),
             text(experiment, "name"),
@@ -244,7 +258,10 @@ fn trial_rows(runs: &[TrialHistory], format: Format) -> Listing {
 /// What a trial reported at one number of batches.
 #[derive(Default)]
 struct Step {
+    /// When the last report came.
     reported: String,
+    /// Whether there is one of training or validation.
+    is_reported: bool,
     training: BTreeMap<String, Value>,
     validation: BTreeMap<String, Value>,
     validated: String,
@@ -253,13 +270,38 @@ struct Step {
 }
 
 impl Step {
-    /// The state of the step's checkpoint, else of its validation; empty without either.
-    fn state(&self) -> &str {
-        match (self.checkpoint_state.as_str(), self.validated.as_str()) {
-            ("", "") => "",
-            ("", _) => "COMPLETED",
-            (state, _) => state,
+    /// The state of what was reported: a report is complete. Empty without one; a checkpoint has a state of its own.
+    fn state(&self) -> &'static str {
+        if self.is_reported { "COMPLETED" } else { "" }
+    }
+}
+
+/// Most rows of the table of steps, unless there are more trials.
+const MOST_STEPS: usize = 20;
+
+/// The steps of trials, by the ids of these.
+struct TrialSteps(Vec<(String, BTreeMap<i64, Step>)>);
+
+impl TrialSteps {
+    fn of(runs: &[TrialHistory]) -> Self {
+        let runs = runs.iter();
+        Self(
+            runs.map(|run| (text(&run.trial, "id"), steps(&run.workloads)))
+                .collect(),
+        )
+    }
+
+    /// Drops all but the last steps of each trial; returns how many are left out.
+    fn keep_last(&mut self) -> usize {
+        let most = (MOST_STEPS / self.0.len().max(1)).max(1);
+        let mut left_out = 0;
+        for (_, steps) in &mut self.0 {
+            while steps.len() > most {
+                steps.pop_first();
+                left_out += 1;
+            }
         }
+        left_out
     }
 }
 
@@ -280,6 +322,7 @@ fn steps(workloads: &[Value]) -> BTreeMap<i64, Step> {
                 members(&report["metrics"]["avgMetrics"])
                     .map(|(name, value)| (name.clone(), value.clone()))
             };
+            step.is_reported |= kind != "checkpoint";
             match kind {
                 "training" => step.training.extend(metrics()),
                 "validation" => {
@@ -306,11 +349,7 @@ fn numeric_names<'a>(metrics: impl Iterator<Item = &'a BTreeMap<String, Value>>)
     names.into_iter().cloned().collect()
 }
 
-fn workload_rows(runs: &[TrialHistory], metrics: bool) -> Listing {
-    let trials: Vec<(String, BTreeMap<i64, Step>)> = runs
-        .iter()
-        .map(|run| (text(&run.trial, "id"), steps(&run.workloads)))
-        .collect();
+fn workload_rows(TrialSteps(trials): &TrialSteps, metrics: bool) -> Listing {
     let all_steps = || trials.iter().flat_map(|(_, steps)| steps.values());
     let (mut training, mut validation) = (Vec::new(), Vec::new());
     if metrics {
@@ -344,7 +383,7 @@ fn workload_rows(runs: &[TrialHistory], metrics: bool) -> Listing {
     let shown = |values: &BTreeMap<String, Value>, name: &String| {
         plain(values.get(name).unwrap_or(&nothing))
     };
-    for (trial, steps) in &trials {
+    for (trial, steps) in trials {
         for (batches, step) in steps {
             let validation_state = if step.validated.is_empty() {
                 ""
@@ -375,26 +414,56 @@ fn workload_rows(runs: &[TrialHistory], metrics: bool) -> Listing {
 mod tests {
     use super::*;
 
+    fn at(second: u32) -> String {
+        format!("2026-11-21T10:00:0{second}Z")
+    }
+
+    fn run_of(id: i64, workloads: Vec<Value>) -> TrialHistory {
+        TrialHistory {
+            experiment: "1".to_owned(),
+            trial: json!({"id": id}),
+            workloads,
+        }
+    }
+
     #[test]
     fn the_reports_of_a_step_are_one_row() {
-        let at = |second: u32| format!("2026-11-21T10:00:0{second}Z");
-        let run = TrialHistory {
-            experiment: "1".to_owned(),
-            trial: json!({"id": 5}),
-            workloads: vec![
+        let run = run_of(
+            5,
+            vec![
                 json!({"training": {"totalBatches": 10, "endTime": at(1), "metrics": {"avgMetrics": {"loss": 0.5, "note": "x"}}}}),
                 json!({"validation": {"totalBatches": 10, "endTime": at(2), "metrics": {"avgMetrics": {"accuracy": 0.9}}}}),
-                json!({"checkpoint": {"totalBatches": 10, "endTime": at(3), "state": "STATE_COMPLETED", "uuid": "u"}}),
+                json!({"checkpoint": {"totalBatches": 10, "endTime": at(3), "state": "STATE_DELETED", "uuid": "u"}}),
                 json!({"training": {"totalBatches": 2, "endTime": at(0), "metrics": {"avgMetrics": {"loss": 0.7}}}}),
+                json!({"checkpoint": {"totalBatches": 12, "endTime": at(4), "state": "STATE_COMPLETED", "uuid": "v"}}),
             ],
-        };
+        );
         assert_eq!(
-            workload_rows(&[run], true).to_csv(),
+            workload_rows(&TrialSteps::of(&[run]), true).to_csv(),
             "Trial ID,# of Batches,State,Report Time,Training Metric: loss,Checkpoint State,Checkpoint Report Time,\
              Validation State,Validation Report Time,Validation Metric: accuracy\n\
-             5,2,,2026-11-21 10:00:00+0000,0.7,,,,,\n\
-             5,10,COMPLETED,2026-11-21 10:00:03+0000,0.5,COMPLETED,2026-11-21 10:00:03+0000,COMPLETED,\
-             2026-11-21 10:00:02+0000,0.9\n"
+             5,2,COMPLETED,2026-11-21 10:00:00+0000,0.7,,,,,\n\
+             5,10,COMPLETED,2026-11-21 10:00:03+0000,0.5,DELETED,2026-11-21 10:00:03+0000,COMPLETED,\
+             2026-11-21 10:00:02+0000,0.9\n\
+             5,12,,2026-11-21 10:00:04+0000,,COMPLETED,2026-11-21 10:00:04+0000,,,\n"
         );
+    }
+
+    #[test]
+    fn of_many_steps_the_last_ones_are_shown() {
+        let step = |batches: i64| json!({"training": {"totalBatches": batches, "endTime": at(1)}});
+        let runs = |trials: i64, steps: i64| -> Vec<TrialHistory> {
+            let run = |id| run_of(id, (1..=steps).map(step).collect());
+            (1..=trials).map(run).collect()
+        };
+        for (trials, steps, shown) in [(1, 20, 20), (1, 300, 20), (2, 300, 20), (30, 5, 30)] {
+            let mut all = TrialSteps::of(&runs(trials, steps));
+            let left_out = all.keep_last();
+            let rows = workload_rows(&all, false).to_csv().lines().count() - 1;
+            assert_eq!(rows, shown);
+            assert_eq!(i64::try_from(rows + left_out).unwrap(), trials * steps);
+            assert!(all.0.iter().all(|(_, kept)| kept.contains_key(&steps)));
+        }
+        assert_eq!(TrialSteps::of(&[]).keep_last(), 0);
     }
 }

@@ -9,7 +9,7 @@ use super::path_below;
 use crate::error::CliError;
 use crate::paging::PageArgs;
 use crate::table::{FormatArgs, Listing};
-use crate::values::{indented, note_whole_reasons, percent, state, text, time, wait_reason_in};
+use crate::values::{indented, note_whole_reasons, progress, state, text, time, wait_reason_in};
 
 /// Options of `det experiment list`.
 #[derive(Debug, Default, Args)]
@@ -85,7 +85,7 @@ fn listing(experiments: &[Value], show_project: bool, all: bool) -> Listing {
             text(experiment, "name"),
             text(experiment, "forkedFrom"),
             state(experiment, "state"),
-            percent(experiment, "progress"),
+            progress(experiment),
             time(experiment, "startTime"),
             time(experiment, "endTime"),
             text(experiment, "resourcePool"),

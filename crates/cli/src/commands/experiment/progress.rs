@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::output;
 use crate::printable::printable;
-use crate::values::{number, rounded, state, text, wait_reason};
+use crate::values::{fraction_done, number, rounded, state, text, wait_reason};
 
 /// The best validation so far, and the trial that reported it.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,10 +62,9 @@ impl SearchView {
         waiting.retain(|reason| !reason.is_empty());
         waiting.sort_unstable();
         waiting.dedup();
-        let progress = number(&experiment["progress"]).filter(|progress| progress.is_finite());
         Self {
             state: state(experiment, "state"),
-            progress: progress.map(|progress| progress.clamp(0.0, 1.0)),
+            progress: fraction_done(experiment),
             trials: counts,
             metric,
             best,
