@@ -6,16 +6,21 @@ use serde_json::Value;
 use crate::printable::without_colours;
 use crate::values::{items, text};
 
-/// A sentence about a failure, and below it the last lines of the code that failed, where there are any which the sentence
-/// does not have yet.
+/// A sentence about a failure, and below it the last lines of the code that failed, each on its own line; those that the
+/// sentence has already are moved there from its end.
 pub(crate) fn with_last_lines(sentence: &str, last_lines: &Value) -> String {
     let sentence = without_colours(sentence);
     let lines = lines(last_lines);
-    // The failure of a gang has them in its sentence.
-    if lines.is_empty() || sentence.contains(&lines.join(" | ")) {
+    let joined = lines.join(" | ");
+    if joined.is_empty() {
         return sentence;
     }
-    let mut shown = format!("{sentence}; the last lines of its code:");
+    // The failure of a gang has them in its sentence.
+    let mut shown = match sentence.strip_suffix(&joined) {
+        Some(before) => before.trim_end().to_owned(),
+        None if sentence.contains(&joined) => return sentence,
+        None => format!("{sentence}; the last lines of its code:"),
+    };
     for line in lines {
         shown.push_str("\n    ");
         shown.push_str(&line);
@@ -78,10 +83,11 @@ mod tests {
         trial["state"] = json!("STATE_RUNNING");
         assert_eq!(
             sentence(&trial),
-            Some(format!(
-                "trial 7 was last started again because it failed: {}",
-                reason.replace("\u{1b}[31m", "")
-            ))
+            Some(
+                "trial 7 was last started again because it failed: rank 1 failed first: …; its last lines:\n    step 1\n    \
+                 ValueError: boom"
+                    .to_owned()
+            )
         );
         assert_eq!(sentence(&json!({"id": 7, "lastFailure": null})), None);
     }
