@@ -12,6 +12,10 @@ use crate::error::CliError;
 use crate::output;
 use crate::printable::printable;
 
+mod fit;
+
+use fit::fit;
+
 /// The output format of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
@@ -80,15 +84,30 @@ impl Listing {
         self.rows.push(row.into_iter().collect());
     }
 
-    /// The list as a table.
+    /// The list as a table. At a terminal it is no wider than that, if that is wide enough for anything ([`fit`]).
     pub(crate) fn to_table(&self) -> String {
+        let terminal = output::stdout_is_terminal().then(|| Table::new().width());
+        let width = terminal.flatten().filter(|width| *width > 0);
+        self.table_within(width.map(usize::from))
+    }
+
+    /// The list as a table of at most so many columns of a terminal; `None` = as wide as it is.
+    fn table_within(&self, width: Option<usize>) -> String {
+        let mut rows: Vec<Vec<String>> = std::iter::once(&self.headers)
+            .chain(&self.rows)
+            .map(|row| row.iter().map(|cell| printable(cell)).collect())
+            .collect();
+        if let Some(width) = width {
+            fit(&mut rows, width);
+        }
+        let mut rows = rows.into_iter();
         let mut table = Table::new();
         table
             .load_style(STYLE)
             // Cells are never wrapped: an id in two lines cannot be copied.
             .set_content_arrangement(ContentArrangement::Disabled)
-            .set_header(shown(&self.headers))
-            .add_rows(self.rows.iter().map(|row| shown(row)));
+            .set_header(rows.next().unwrap_or_default())
+            .add_rows(rows);
         table.trim_fmt()
     }
 
@@ -120,11 +139,6 @@ impl Listing {
     pub(crate) fn save(&self, path: &Path) -> Result<(), CliError> {
         fs::write(path, self.to_csv()).map_err(|error| CliError::file("write", path, &error))
     }
-}
-
-/// Cells as a terminal shows them, so that columns are as wide as that.
-fn shown(cells: &[String]) -> impl Iterator<Item = String> {
-    cells.iter().map(|cell| printable(cell))
 }
 
 fn push_cell(text: &mut String, cell: &str) {
@@ -169,6 +183,33 @@ mod tests {
         let table = listing.to_table();
         assert!(table.ends_with(" 1  | a\\x1b]0;title\\x07"), "{table:?}");
         assert!(table.contains("+-------------------"), "{table:?}");
+    }
+
+    #[test]
+    fn a_table_is_as_wide_as_its_terminal() {
+        let id = "0b6c5d1e-7f7a-4f3e-9c55-3f0f2d9b8a11";
+        let mut listing = Listing::new(["ID", "Name", "Ports", "Reason"]);
+        for name in ["a name of many words, which is long", "short"] {
+            let reason = "needs 4 slots, and 1 is free\nsecond";
+            listing.push([id, name, "", reason].map(str::to_owned));
+        }
+        let widths = |width| {
+            let table = listing.table_within(width);
+            let widest = table.lines().map(|line| line.chars().count()).max();
+            (widest.unwrap_or_default(), table)
+        };
+        let (whole, table) = widths(None);
+        assert!(whole > 100 && !table.contains('…'), "{table}");
+        for width in [100, 80, 70, 40] {
+            let (widest, table) = widths(Some(width));
+            assert!(widest <= width, "{width}: {table}");
+            assert!(table.contains('…') && table.contains("second"), "{table}");
+            assert_eq!(table.contains(id), width >= 70, "{width}: {table}");
+            assert!(!table.contains("Ports"), "{table}");
+        }
+        assert_eq!(widths(Some(whole)), widths(None));
+        // Too narrow for anything: not cut to nothing.
+        assert!(widths(Some(3)).1.contains("0b6c5d1e-…"));
     }
 
     #[test]
