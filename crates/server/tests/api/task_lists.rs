@@ -23,6 +23,32 @@ async fn job_of(client: &Client, id: &str) -> String {
 }
 
 #[tokio::test]
+async fn a_fork_warns_of_an_image_that_it_names_itself() {
+    let cluster = Cluster::start().await;
+    let new = json!({"user": {"username": "ada", "active": true}});
+    cluster.admin().await.post("/api/v1/users", new).await.ok();
+    let ada = cluster.user("ada").await;
+    let _agent = cluster.agent("a1", 2).await;
+    let launch = async |body: Value| ada.post("/api/v1/generic-tasks", body).await.ok();
+    let warns = |made: &Value| {
+        let messages = made["messages"].to_string();
+        messages.contains("environment.image is not used")
+    };
+    let first = launch(json!({"config": CONFIG})).await;
+    assert!(!warns(&first), "{first}");
+    // What it begins with is complete, with the image of the cluster.
+    for (config, expected) in [
+        ("", false),
+        ("entrypoint: [b]", false),
+        ("environment: {image: own}", true),
+    ] {
+        let fork = launch(json!({"config": config, "forkedFrom": first["taskId"]})).await;
+        assert_eq!(warns(&fork), expected, "{config}: {fork}");
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test]
 async fn a_generic_task_is_listed_while_it_runs_rests_and_has_ended() {
     let cluster = Cluster::start().await;
     let new = json!({"user": {"username": "ada", "active": true}});

@@ -120,25 +120,22 @@ impl Launches {
         let workspace_id = request.workspace_id.or(of_project).or(of_base);
         let workspace = homes.workspace(workspace_id.unwrap_or(UNCATEGORIZED_WORKSPACE))?;
         require_open_workspace(workspace, "nothing can be launched there")?;
-        let submitted = self.layered(request, base, under).await?;
+        let (submitted, has_others_image) = self.layered(request, base, under).await?;
         let policies = self.policies.over(workspace.id, Workload::Tasks).await?;
         let mut findings = Findings {
             warnings: submitted.warnings.iter().map(ToString::to_string).collect(),
             ..Findings::default()
         };
         let governed = submitted.under(&policies);
+        let mut placement = governed.placement();
+        placement.names_image &= !has_others_image;
         let replaced = governed.replaced();
         findings
             .warnings
             .extend(replaced.iter().map(ToString::to_string));
         let admitted = self
             .admission
-            .admit(
-                &governed.placement(),
-                workspace,
-                governed.size(),
-                &mut findings,
-            )
+            .admit(&placement, workspace, governed.size(), &mut findings)
             .await?;
         let pool = admitted.pools.first().cloned().unwrap_or_default();
         let errors = governed.placed(std::mem::take(&mut findings.errors));
@@ -183,22 +180,25 @@ impl Launches {
         })
     }
 
-    /// The document over its templates, and over the configuration that it begins with.
+    /// The document over its templates, and over the configuration that it begins with; and whether its image is the one of
+    /// that: since that is complete, it may be the cluster's.
     async fn layered(
         &self,
         request: &LaunchRequest,
         base: Option<&Base>,
         under: Option<(String, String)>,
-    ) -> AppResult<SubmittedTask> {
+    ) -> AppResult<(SubmittedTask, bool)> {
         let (kind, text) = (request.kind, request.config.clone());
         let long = takes_long(&text);
         let own = offload(long, move || SubmittedTask::read(kind, &text)).await?;
         let own = own.map_err(|errors| refused(kind, &errors))?;
         let forked = base.and_then(|base| base.config.clone());
+        let mut has_others_image = false;
         let own = match forked {
             // As clients expect of a fork, each key of the top level is its own or the other's.
             Some(mut config) => {
                 let given = own.to_value();
+                has_others_image = given.get("environment").is_none();
                 if let (Value::Object(config), Value::Object(given)) = (&mut config, given) {
                     config.extend(given);
                 }
@@ -211,7 +211,7 @@ impl Launches {
         };
         let under = under.map(|(name, text)| (name, String::new(), text));
         if request.templates.is_empty() && under.is_none() {
-            return Ok(own);
+            return Ok((own, has_others_image));
         }
         let named = match request.templates.as_slice() {
             [] => Ok(Vec::new()),
@@ -220,6 +220,7 @@ impl Launches {
         match named.map(|named| under.into_iter().chain(named).collect::<Vec<_>>()) {
             Ok(templates) => offload(true, move || own.over_templates(&templates))
                 .await?
+                .map(|whole| (whole, has_others_image))
                 .map_err(|errors| refused(kind, &errors)),
             // What is wrong in the document itself is reported with it.
             Err(missing) => match own.checked() {
