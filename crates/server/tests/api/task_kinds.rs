@@ -163,7 +163,7 @@ async fn a_command_is_queued_explained_logged_and_retained_like_a_trial() {
     cluster.until(&client, &path, ended).await;
     let explanation = client.get(&why).await.ok();
     let summary = explanation["summary"].as_str().unwrap();
-    let reason = "it has ended (ERROR): it failed: the task could not be started: ";
+    let reason = "it has ended (TERMINATED): it failed: the task could not be started: ";
     assert!(summary.starts_with(reason), "{summary}");
     assert_eq!(explanation["job"]["label"], json!(label));
     let change = json!({"updates": [{"jobId": JOB, "priority": 3}]});

@@ -282,6 +282,9 @@ fn priority_of(task: &Value, directions: &mut Vec<String>) -> String {
 fn state_of(task: &Value) -> String {
     let placed = items(&task["resources"]).next().is_some();
     match &*state(task, "state") {
+        // The word of the lists of commands and services.
+        "TERMINATING" => "TERMINATING".to_owned(),
+        // It was asked to save and give its slots back.
         _ if task["isStopping"] == true => "STOPPING".to_owned(),
         // An older master lists no states.
         "" | "UNSPECIFIED" if placed => "RUNNING".to_owned(),
@@ -332,6 +335,7 @@ mod tests {
         assert_eq!(of(json!("STATE_WAITING"), true, false), "WAITING");
         assert_eq!(of(json!("STATE_QUEUED"), false, false), "QUEUED");
         assert_eq!(of(json!("STATE_RUNNING"), true, true), "STOPPING");
+        assert_eq!(of(json!("STATE_TERMINATING"), true, true), "TERMINATING");
         for older in [Value::Null, json!("STATE_UNSPECIFIED")] {
             assert_eq!(of(older.clone(), true, false), "RUNNING");
             assert_eq!(of(older, false, false), "QUEUED");

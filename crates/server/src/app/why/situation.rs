@@ -76,7 +76,7 @@ impl JobExplanation {
             TaskState::Suspended => JobSituation::PausedUntil(row.resume_command()),
             TaskState::Queued => self.live((row.attempts > 1).then_some(row.attempts)),
             TaskState::Running | TaskState::Stopping(_) => self.live(None),
-            TaskState::Ended(_) => self.ended(row.state.name()),
+            TaskState::Ended(_) => self.ended(end_of(row)),
         }
     }
 
@@ -96,5 +96,13 @@ impl JobExplanation {
             }
         });
         JobSituation::Live { in_queue, again }
+    }
+}
+
+/// The word for the end of a task. The lists of commands and services have one for all ends, and how one ended besides.
+fn end_of(row: &TaskRow) -> &str {
+    match row.kind.collection() {
+        Some(_) => "TERMINATED",
+        None => row.state.name(),
     }
 }
