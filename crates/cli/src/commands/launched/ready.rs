@@ -144,20 +144,17 @@ async fn readiness(
     })
 }
 
-/// The error for a task that has ended, and why. `logged` = the last line of its log, if that is on the screen: what it has of
-/// the reason is not repeated.
+/// The error for a task that has ended, and why. `logged` = the last line that it logged itself, if that is on the screen: where
+/// it is the end of the reason, it is not repeated.
 fn has_ended(kind: &Kind, id: &str, reason: &str, logged: &str) -> CliError {
     let Kind { noun, group, .. } = kind;
-    let rest = Some(reason).filter(|reason| !logged.is_empty() && !reason.contains('\n'));
-    let rest = rest.and_then(|reason| match reason.strip_suffix(logged) {
-        None if logged.ends_with(reason) => Some(""),
-        rest => rest,
-    });
-    let message = match rest.map(|rest| rest.trim_end_matches([':', ' '])) {
-        None => format!("{noun} {id} has ended: {reason}"),
-        Some("") => format!("{noun} {id} has ended before it was ready"),
-        Some(rest) => format!("{noun} {id} has ended: {rest}"),
-    };
+    // Lines of code below the reason are shown together.
+    let rest = reason
+        .strip_suffix(logged)
+        .filter(|_| !reason.contains('\n'));
+    let rest = rest.map(|rest| rest.trim_end_matches([':', ' ']));
+    let shown = rest.filter(|rest| !rest.is_empty()).unwrap_or(reason);
+    let message = format!("{noun} {id} has ended: {shown}");
     CliError::request(message).with_hint(format!(
         "`det {group} logs {id}` shows what it logged, `det {group} start` starts another one"
     ))
@@ -237,7 +234,11 @@ mod tests {
             ),
             (
                 "Allocation t.1 ended: the task could not be started (exit code 1): there are no files",
-                "TensorBoard t has ended before it was ready",
+                "TensorBoard t has ended: the task could not be started (exit code 1): there are no files",
+            ),
+            (
+                "the task could not be started (exit code 1): there are no files",
+                "TensorBoard t has ended: the task could not be started (exit code 1): there are no files",
             ),
         ] {
             assert_eq!(message(reason, logged), expected);
