@@ -1,6 +1,6 @@
 //! Whether the database has disk space: notices when changes are refused because its disk is full, and reports when
 //! they are accepted again. The files of new work are refused before that, so that one user who stores them by the
-//! thousand does not end everybody's reports and logs.
+//! thousand does not end the reports and logs of all.
 
 use std::fmt;
 

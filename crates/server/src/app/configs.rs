@@ -1,7 +1,7 @@
 //! Effective configurations of live experiments, parsed, and their log policies, compiled. Those that are used are held
 //! within a number of bytes; what has left memory is made again from the rows.
 
-mod held;
+mod byte_cache;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,7 @@ use det_store::StoreError;
 use det_store::experiments::ExperimentRow;
 use det_store::task_documents::TaskDocument;
 
-use self::held::Held;
+use self::byte_cache::ByteCache;
 use crate::app::searches::config_of;
 
 /// Bytes that parsed configurations are counted for at most.
@@ -31,13 +31,13 @@ const COSTLY_BYTES: usize = 6 << 20;
 /// or older, or of a change that is undone, is never answered with it.
 #[derive(Clone)]
 pub struct Configs {
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<ConfigCache>>,
 }
 
-struct Known {
-    parsed: Held<ParsedConfig>,
+struct ConfigCache {
+    parsed: ByteCache<ParsedConfig>,
     /// Log policies of the experiments that have asked for them; `None` = they have none.
-    policies: Held<Option<Arc<OwnedPolicies>>>,
+    policies: ByteCache<Option<Arc<OwnedPolicies>>>,
 }
 
 struct ParsedConfig {
@@ -56,16 +56,16 @@ pub(crate) struct OwnedPolicies {
 impl Default for Configs {
     fn default() -> Self {
         Self {
-            known: Arc::new(Mutex::new(Known {
-                parsed: Held::new(CONFIGS_BYTES),
-                policies: Held::new(POLICIES_BYTES),
+            known: Arc::new(Mutex::new(ConfigCache {
+                parsed: ByteCache::new(CONFIGS_BYTES),
+                policies: ByteCache::new(POLICIES_BYTES),
             })),
         }
     }
 }
 
 impl Configs {
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, ConfigCache> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

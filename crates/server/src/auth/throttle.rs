@@ -152,13 +152,13 @@ struct State {
     addresses: Counters<IpAddr>,
     /// Failures of a name from one address.
     pairs: Counters<(NameHash, IpAddr)>,
-    waiting: HashMap<IpAddr, Waiting>,
+    waiting: HashMap<IpAddr, LoginQueue>,
     waiting_count: usize,
 }
 
 /// The logins that wait from one address.
 #[derive(Debug, Default)]
-struct Waiting {
+struct LoginQueue {
     /// How many wait in places that all names share.
     shared: usize,
     /// The names that wait in places of their own.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use det_ids::ExperimentId;
 
 /// Values by experiment, which together are counted for at most so many bytes.
-pub(super) struct Held<V> {
+pub(super) struct ByteCache<V> {
     entries: HashMap<ExperimentId, Entry<V>>,
     limit: usize,
     bytes: usize,
@@ -19,7 +19,7 @@ struct Entry<V> {
     used_at: u64,
 }
 
-impl<V> Held<V> {
+impl<V> ByteCache<V> {
     /// Of at most `limit` bytes; a single value may have more.
     pub(super) fn new(limit: usize) -> Self {
         Self {
@@ -71,15 +71,15 @@ impl<V> Held<V> {
 mod tests {
     use super::*;
 
-    fn held(held: &Held<u32>) -> Vec<i64> {
-        let mut ids: Vec<i64> = held.entries.keys().map(|id| id.0).collect();
+    fn held(cache: &ByteCache<u32>) -> Vec<i64> {
+        let mut ids: Vec<i64> = cache.entries.keys().map(|id| id.0).collect();
         ids.sort_unstable();
         ids
     }
 
     #[test]
     fn what_was_used_least_recently_leaves_when_there_is_too_much() {
-        let mut values = Held::new(100);
+        let mut values = ByteCache::new(100);
         for id in 1..=4 {
             values.insert(ExperimentId(id), 0, 25);
         }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn however_many_are_inserted_the_limit_holds() {
-        let mut values = Held::new(1_000);
+        let mut values = ByteCache::new(1_000);
         for id in 0..5_000 {
             values.insert(ExperimentId(id), 0, usize::try_from(id % 97).unwrap());
             assert!(values.bytes <= 1_000);
