@@ -24,8 +24,8 @@ pub use schema::aws_slots;
 pub use schema::{
     AdditionalManager, AgentManager, Authz, Autoscaling, Database, DefaultTask, KubernetesManager,
     ManagerSettings, MasterConfig, Observability, PodScheduler, ResourceManager, ResourcePool,
-    Retention, Scheduler, Security, SlotRequests, SlotType, TaskExposure, Telemetry, TlsFiles,
-    TokenLifespan, Webhooks,
+    Retention, Scheduler, Security, SlotRequests, SlotType, TaskExposure, TaskGateway, Telemetry,
+    TlsFiles, TokenLifespan, Webhooks,
 };
 pub use types::{FittingPolicy, ManagerKind, SchedulerKind};
 pub use underlay::Underlay;

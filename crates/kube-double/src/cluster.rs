@@ -46,6 +46,8 @@ pub(crate) struct Cluster {
     pub(crate) index: Index,
     /// Nodes that were removed, and whose pods have not been cleaned up.
     pub(crate) lost_nodes: BTreeSet<String>,
+    /// The ports of nodes that Services are given next.
+    pub(crate) node_ports: VecDeque<u16>,
 }
 
 impl Cluster {
@@ -62,6 +64,7 @@ impl Cluster {
             tallies: BTreeMap::new(),
             index: Index::default(),
             lost_nodes: BTreeSet::new(),
+            node_ports: VecDeque::new(),
         }
     }
 

@@ -431,6 +431,12 @@ pub fn listen(api: &ApiDouble, (namespace, pod): (&str, &str), port: u16, to: So
     api.shared.control().listeners.insert(of, to);
 }
 
+/// Has Services get these ports of nodes, in this order, where they need some.
+pub fn give_node_ports(api: &ApiDouble, ports: &[u16]) {
+    api.shared
+        .change(|cluster| cluster.node_ports.extend(ports));
+}
+
 /// Accepts connections until the double is dropped, and all of them with it.
 async fn serve(listener: TcpListener, shared: Arc<DoubleState>) {
     let router = http::router(Arc::clone(&shared));

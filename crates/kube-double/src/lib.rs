@@ -4,7 +4,7 @@
 //! Start at [`ApiDouble`]. Objects are JSON values in memory with one counter of versions and a history, which watches read.
 //! A write runs the controllers ([`Controllers`]: Jobs, scheduler, garbage collection) before it is answered, so nothing
 //! depends on time; the test itself is the kubelet: [`ApiDouble::pod_phase`], [`ApiDouble::set_pod_status`] and
-//! [`ApiDouble::finish_deletion`], gives what listens on ports of pods ([`listen`]), and decides when an
+//! [`ApiDouble::finish_deletion`], gives what listens on ports of pods ([`listen`]) and nodes ([`give_node_ports`]), and decides when an
 //! autoscaler looks: [`scale_up`]. [`Faults`] has what can go wrong.
 //!
 //! It knows of the kinds of Kubernetes what their objects are completed with and how they end, no more: there are no schemas,
@@ -30,6 +30,7 @@ mod lists;
 mod patches;
 mod scheduling;
 mod selectors;
+mod services;
 mod shared;
 mod target;
 mod values;
@@ -38,6 +39,6 @@ mod writes;
 
 pub use autoscaling::{NodeGroup, scale_up};
 pub use controllers::Controllers;
-pub use double::{ApiDouble, Objects, listen};
+pub use double::{ApiDouble, Objects, give_node_ports, listen};
 pub use faults::Faults;
 pub use shared::RecordedRequest;

@@ -8,6 +8,7 @@ use crate::admission;
 use crate::cluster::{Cluster, is_deleting};
 use crate::failure::Failure;
 use crate::patches;
+use crate::services;
 use crate::target::{Key, Resource, Target};
 use crate::values::{moment, object, set, text, unset};
 
@@ -84,6 +85,7 @@ pub(crate) fn create(
     }
     identify(target, &mut body);
     admission::admit_new(cluster, target, &mut body)?;
+    services::complete(cluster, target, &mut body);
     Ok(match mode {
         Mode::Store => cluster.put(&key, body),
         Mode::Check => Arc::new(body),
@@ -194,6 +196,7 @@ fn change(
             keep(&mut new, old, "spec");
         }
         admission::admit_changed(target, old, &mut new)?;
+        services::complete(cluster, target, &mut new);
         if is_deleting(old) {
             check_finalizers(target, key, old, &new)?;
         }

@@ -11,7 +11,9 @@ mod affinity;
 mod backend;
 mod demands;
 mod environment;
+mod exposure;
 mod facts;
+mod gateway;
 mod joint;
 mod json;
 mod login;
@@ -34,7 +36,15 @@ pub use admission::admits;
 pub use affinity::{PLACEMENT_GATE, release_patch};
 pub use backend::{GroupApi, Scheduler};
 pub use demands::{Misfit, Resources, demands, demands_everything, misfit, requests};
+pub use exposure::{
+    OfferedServices, RouteParent, ServiceType, is_same_route, node_ports, service_ports,
+};
 pub use facts::{ClusterFacts, MasterCert, MasterUrl, Member, SlotResource};
+pub use gateway::{
+    GATEWAY_GROUP, GatewayName, ListenerHome, ListenerPlan, ListenerState, ListenersWanted,
+    MOST_LISTENERS, NoListener, TcpRouteApi, free_ports, is_set_of, listener_home, listener_name,
+    listener_ports, listener_state, plan_listeners, route_refusal,
+};
 pub use joint::NamespaceSelector;
 pub use names::{
     CLUSTER_LABEL, DRAIN_NO_EXECUTE, DRAIN_NO_SCHEDULE, SELECTOR_LABEL, drain_label, label_value,

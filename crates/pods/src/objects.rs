@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::backend::{Gang, GroupApi, Scheduler};
 use crate::environment;
+use crate::exposure::{SERVICE_PORTS_ANNOTATION, service_ports_text};
 use crate::facts::{ClusterFacts, MasterCert, Member};
 use crate::json::{self, Object};
 use crate::login::{self, login};
@@ -339,6 +340,12 @@ impl Allocation<'_> {
             "determined.ai/description".to_owned(),
             description.clone().into(),
         );
+        let origin = &first.start.origin;
+        if origin.member == 0
+            && let Some(ports) = service_ports_text(&origin.service_ports)
+        {
+            annotations.insert(SERVICE_PORTS_ANNOTATION.to_owned(), ports.into());
+        }
         let mut job = json!({
             "apiVersion": "batch/v1",
             "kind": "Job",

@@ -436,6 +436,17 @@ fn the_login_for_the_registry_is_the_kubelets_and_not_the_tasks() {
 }
 
 #[test]
+fn the_job_of_the_chief_alone_has_the_ports_of_services() {
+    let mut members = gang(&[2, 1]);
+    for member in &mut members {
+        member.start.origin.service_ports = vec![8888, 6006];
+    }
+    let objects = objects_of(&members);
+    let ports: Vec<_> = objects.jobs.iter().map(det_pods::service_ports).collect();
+    assert_eq!(ports, [[6006, 8888].into(), [].into()]);
+}
+
+#[test]
 fn a_pod_in_the_network_of_its_host_declares_no_ports() {
     let mut member = command();
     member.start.spec.network_mode = "host".into();

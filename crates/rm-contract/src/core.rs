@@ -82,6 +82,8 @@ struct State {
     placed_in: BTreeMap<ContainerId, PlacedNamespace>,
     /// Priority and pod spec of containers whose job names them.
     customised: BTreeMap<ContainerId, (u8, Option<Value>)>,
+    /// Ports of the services of containers that offer some.
+    services: BTreeMap<ContainerId, Vec<u16>>,
 }
 
 /// A core whose rows are in memory. What a place reports changes them as the master's own rows change: backward never, an
@@ -95,6 +97,16 @@ pub struct TestCore {
     of_namespaces: watch::Sender<()>,
     /// What waits for the cluster to grow.
     pub growing: TestGrowth,
+}
+
+/// The task of these containers offers services at these ports. To be called before they are placed.
+pub fn offer_services(core: &TestCore, containers: &[&str], ports: &[u16]) {
+    core.change(|state| {
+        for container in containers {
+            let container = ContainerId::from(*container);
+            state.services.insert(container, ports.to_vec());
+        }
+    });
 }
 
 impl Default for TestCore {
@@ -420,9 +432,11 @@ impl Core for TestCore {
             let named = joined.is_some_and(|joined| joined.capacity.is_named());
             let namespace = state.placed_in.get(&row.gang).cloned();
             let of_job = state.customised.get(container).cloned();
-            Some((row, named, namespace, of_job.unwrap_or((42, None))))
+            let service_ports = state.services.get(container).cloned().unwrap_or_default();
+            let of_job = of_job.unwrap_or((42, None));
+            Some((row, named, namespace, of_job, service_ports))
         });
-        let Some((row, named, namespace, (priority, pod_spec))) = found else {
+        let Some((row, named, namespace, (priority, pod_spec), service_ports)) = found else {
             return Ok(None);
         };
         let spec = spec_of(container, &row, named).map_err(|e| Unavailable(e.to_string()))?;
@@ -439,6 +453,7 @@ impl Core for TestCore {
             run_id: RunId::default(),
             attempt: 1,
             preemptible: false,
+            service_ports,
             member: row.member,
             members: row.members,
             pod_spec,

@@ -22,7 +22,7 @@ mod subject;
 
 use std::time::Duration;
 
-pub use crate::core::{Row, TestCore, Unavailable};
+pub use crate::core::{Row, TestCore, Unavailable, offer_services};
 pub use fake::{FakeManager, FakePlace, Task};
 pub use growth::TestGrowth;
 pub use subject::{StartOrder, Subject};

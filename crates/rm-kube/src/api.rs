@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use det_pods::GroupApi;
+use det_pods::{GATEWAY_GROUP, GroupApi, TcpRouteApi};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use kube::api::{
@@ -38,6 +38,9 @@ pub(crate) enum Kind {
     Quota,
     PriorityClass,
     PodGroup(GroupApi),
+    Gateway,
+    ListenerSet,
+    TcpRoute(TcpRouteApi),
 }
 
 impl Kind {
@@ -61,6 +64,9 @@ impl Kind {
                 let (group, version) = api.group_version();
                 (group, version, "PodGroup", "podgroups")
             }
+            Self::Gateway => (GATEWAY_GROUP, "v1", "Gateway", "gateways"),
+            Self::ListenerSet => (GATEWAY_GROUP, "v1", "ListenerSet", "listenersets"),
+            Self::TcpRoute(api) => (GATEWAY_GROUP, api.version(), "TCPRoute", "tcproutes"),
         };
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
     }
@@ -78,6 +84,9 @@ impl Kind {
             Self::Quota => "ResourceQuotas",
             Self::PriorityClass => "PriorityClasses",
             Self::PodGroup(_) => "PodGroups",
+            Self::Gateway => "Gateways",
+            Self::ListenerSet => "ListenerSets",
+            Self::TcpRoute(_) => "TCPRoutes",
         }
     }
 }
@@ -216,7 +225,7 @@ impl KubeApi {
 
     fn of(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
         let (writer, resource) = (self.writer.clone(), kind.resource());
-        if matches!(kind, Kind::Namespace | Kind::PriorityClass) {
+        if namespace.is_empty() || matches!(kind, Kind::Namespace | Kind::PriorityClass) {
             return Api::all_with(writer, &resource);
         }
         Api::namespaced_with(writer, namespace, &resource)
@@ -255,7 +264,7 @@ impl KubeApi {
         to_value(&answered(kind, api.get(name)).await?)
     }
 
-    /// All objects of a kind in a namespace.
+    /// All objects of a kind in a namespace; empty = in all of them.
     pub(crate) async fn list(&self, kind: Kind, namespace: &str) -> Result<Vec<Value>, ApiError> {
         let api = self.of(kind, namespace);
         let found = answered(kind, api.list(&ListParams::default())).await?;

@@ -208,6 +208,8 @@ pub(crate) struct Job {
     /// Its Secret, and whether the Secret goes with it. That of a Job which was found after a restart may have no owner.
     pub(crate) secret: Option<String>,
     pub(crate) owns: bool,
+    /// Ports of the services that the pod of its first container offers.
+    pub(crate) service_ports: BTreeSet<u16>,
 }
 
 /// A pod, ours or not.

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Kind, KubeApi};
 use crate::books::ObjectKey;
 use crate::containers::secret_is_gone;
+use crate::exposing::ServiceExposure;
 use crate::fitting::Fitting;
 use crate::growing::Placeholders;
 use crate::health::Troubles;
@@ -77,6 +78,8 @@ pub(crate) struct Cluster<C: GrowthCore + NamespaceCore> {
     unreadable: BTreeSet<Kind>,
     troubles: Troubles,
     small_nodes: SmallNodes,
+    /// What has services of tasks reached, where that takes objects of their own.
+    exposing: Option<ServiceExposure>,
     /// Questions for pods of containers that wait for an answer.
     asked: Vec<(ContainerId, oneshot::Sender<Option<ObjectKey>>)>,
     messages: mpsc::Receiver<Message>,
@@ -97,7 +100,10 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
             reach,
         } = begin;
         let (sender, messages) = mpsc::channel(WAITING);
-        reach.connected(&settings.manager, &api, &sender);
+        let identity = (settings.manager.as_str(), &settings.cluster_id);
+        let exposing = ServiceExposure::begin(&settings.exposure, identity, &api, &sender);
+        let (exposing, addresses) = exposing.unzip();
+        reach.connected(&settings, addresses, (&api, &sender));
         let places = Places::new(core.clone(), Arc::clone(&settings), sender.clone());
         let requests = Requests { api, sender };
         Self {
@@ -121,6 +127,7 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
             unreadable: BTreeSet::new(),
             troubles: Troubles::default(),
             small_nodes: SmallNodes::default(),
+            exposing,
             asked: Vec::new(),
             messages,
         }
@@ -194,6 +201,7 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
                 self.delete_leftovers().await;
             }
             self.grow();
+            offer_services(&mut self);
         }
     }
 
@@ -430,6 +438,18 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
                 self.asked.push((container, answer));
                 false
             }
+            Message::Noted(place, container, line) => {
+                observer.agenda.notes.push((place, container, line));
+                false
+            }
+            Message::Unexposed(trouble) => {
+                if let Some(reason) = &trouble {
+                    let manager = &self.settings.manager;
+                    tracing::warn!(manager, reason, "services of tasks cannot be reached");
+                }
+                self.troubles.unexposed = trouble;
+                true
+            }
             Message::Probed(kind, outcome) => self.troubles.probed(kind, outcome),
         };
         if is_news {
@@ -589,6 +609,16 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
         }
         self.places.sent(place, order);
         Ok(())
+    }
+}
+
+/// Has services of tasks reached that have begun, and what was made for others removed.
+fn offer_services<C: GrowthCore + NamespaceCore>(cluster: &mut Cluster<C>) {
+    if let Some(exposing) = &cluster.exposing
+        && cluster.is_complete()
+        && std::mem::take(&mut cluster.observer.services_changed)
+    {
+        exposing.update(&cluster.observer.books);
     }
 }
 

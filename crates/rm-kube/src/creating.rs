@@ -339,7 +339,7 @@ fn owners(jobs: &[Value]) -> Value {
 }
 
 /// Whether an object that exists is of the same allocation of the same installation.
-fn is_same_allocation(ours: &Value, found: &Value) -> bool {
+pub(crate) fn is_same_allocation(ours: &Value, found: &Value) -> bool {
     let label = |object: &Value, label: &str| {
         let labels = object.pointer("/metadata/labels");
         let label = labels.and_then(|labels| labels.get(label));

@@ -27,6 +27,8 @@ pub(crate) struct Troubles {
     requests: BTreeMap<ContainerId, String>,
     /// Why no node has a slot.
     pub(crate) no_slots: Option<String>,
+    /// Why services of tasks cannot be reached.
+    pub(crate) unexposed: Option<String>,
 }
 
 impl Troubles {
@@ -87,7 +89,7 @@ impl Troubles {
                 self.requests.len()
             ));
         }
-        match &self.no_slots {
+        match self.no_slots.as_ref().or(self.unexposed.as_ref()) {
             Some(reason) => Health::Degraded(reason.clone()),
             None => Health::Up,
         }

@@ -1,7 +1,8 @@
 //! The resource manager of Kubernetes: nodes are its places, and an allocation is an Indexed Job with a Secret.
 //!
 //! One task for each cluster ([`serve`]) owns what is known of it. It watches nodes, pods and the Jobs of this master's
-//! cluster; what rows want and what is watched is compared whenever one of them changes, and nothing is polled. What a
+//! cluster; what rows want and what is watched is compared whenever one of them changes, and nothing is polled but what a
+//! Gateway reports of listeners that do not work yet. What a
 //! Job, a pod or a node means is in the pure crate `det-pods`; this crate makes requests. Rows are the truth: after a
 //! restart Jobs are found again by their label, and each has a record of the containers that it was made for.
 //!
@@ -19,10 +20,12 @@ mod containers;
 mod creating;
 mod desk;
 mod events;
+mod exposing;
 mod fitting;
 mod foreign;
 mod forward;
 mod gangs;
+mod gateways;
 mod growing;
 mod health;
 mod holding;
@@ -54,10 +57,12 @@ use crate::cluster::{Cluster, ClusterState};
 use crate::keeper::Keeper;
 
 pub use desk::ClusterNamespaces;
-pub use det_pods::{GroupApi, MasterCert, Scheduler, Seal, SlotResource};
+pub use det_pods::{GatewayName, GroupApi, MasterCert, Scheduler, Seal, SlotResource};
 pub use fitting::PodDemands;
 pub use reach::{PodReach, PodStream};
-pub use settings::{Exposure, GrowthSettings, MasterSettings, PoolSettings, Settings};
+pub use settings::{
+    Exposure, GatewaySettings, GrowthSettings, MasterSettings, PoolSettings, Settings,
+};
 
 /// Pause before access to a cluster is tried again.
 const CONNECT_AGAIN: Duration = Duration::from_secs(10);
@@ -73,7 +78,7 @@ pub async fn serve<C: NamespaceCore + GrowthCore>(
 ) {
     loop {
         let current = Arc::new(settings.borrow_and_update().clone());
-        reach.configured(&current.manager, current.exposure);
+        reach.configured(&current.manager, &current.exposure);
         match connected(&core, &current).await {
             Ok(connected) => {
                 let ConnectedCluster {

@@ -38,6 +38,10 @@ pub(crate) enum Message {
     Grown(AllocationId, GrowthOutcome),
     /// Asks for the pod of a container, which is answered once all pods are known; `None` = it has none.
     PodOf(ContainerId, oneshot::Sender<Option<ObjectKey>>),
+    /// A line for the log of a container's task.
+    Noted(PlaceId, ContainerId, String),
+    /// Services of tasks cannot be reached, for this reason, or can again.
+    Unexposed(Option<String>),
     /// Whether objects of a kind can be watched: the reason if not.
     Probed(Kind, Result<(), String>),
 }

@@ -13,7 +13,6 @@ use det_taskspec::ContainerExit;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::Settings;
 use crate::agenda::Agenda;
 use crate::api::Kind;
 use crate::books::{Books, End, HeldContainer, Job, ObjectKey, PlaceholderJob, Pod};
@@ -23,6 +22,7 @@ use crate::foreign::ForeignJobs;
 use crate::holding::Holds;
 use crate::leftovers;
 use crate::messages::Requests;
+use crate::{Exposure, Settings};
 
 /// What an object is called.
 pub(crate) fn named(object: &Value) -> ObjectKey {
@@ -149,6 +149,8 @@ pub(crate) struct Observer {
     pub(crate) foreign: ForeignJobs,
     /// Whether Jobs that are not expected may be ours: until all that exist have been listed once.
     pub(crate) adopts: bool,
+    /// Whether services of allocations may have begun or ended since that was last looked at.
+    pub(crate) services_changed: bool,
     /// Value of the label of our objects.
     pub(crate) cluster: String,
     /// Key of the label that keeps our pods off a node.
@@ -179,6 +181,7 @@ impl Observer {
             attempts,
             unmade: BTreeMap::new(),
             adopts: true,
+            services_changed: true,
             foreign: ForeignJobs::default(),
             settings,
             books: Books::default(),
@@ -245,6 +248,7 @@ impl Observer {
             return;
         };
         job.exists = false;
+        self.services_changed |= !job.service_ports.is_empty();
         let secret = job.secret.clone().filter(|_| !job.owns);
         if self.books.expected.contains(name) {
             self.books.gone.insert(job.uid.clone());
@@ -305,6 +309,9 @@ impl Observer {
                 self.agenda.containers.insert(id.clone());
             }
         }
+        let address = |pod: Option<&Pod>| pod?.facts.as_ref()?.host_ip.clone();
+        self.services_changed |=
+            self.settings.exposure == Exposure::NodePort && address(before) != address(now);
         let share = |pod: Option<&Pod>| {
             let pod = pod.filter(|pod| pod.placeholder.is_none());
             pod.map(|pod| (pod.node.clone(), pod.takes.clone()))
@@ -392,7 +399,10 @@ impl Observer {
             | Kind::Namespace
             | Kind::Quota
             | Kind::PriorityClass
-            | Kind::PodGroup(_) => {}
+            | Kind::PodGroup(_)
+            | Kind::Gateway
+            | Kind::ListenerSet
+            | Kind::TcpRoute(_) => {}
         }
     }
 
@@ -409,6 +419,8 @@ impl Observer {
         let place = held.place.clone();
         if held.has_ended() {
             self.agenda.nodes.insert(held.node.clone());
+            let job = self.books.jobs.get(&held.job);
+            self.services_changed |= job.is_some_and(|job| !job.service_ports.is_empty());
         }
         self.agenda.report(&place, id, observed);
     }
@@ -490,12 +502,14 @@ impl SeenJob<'_> {
             uid: uid(self.object).to_owned(),
             secret: secret_of(self.object),
             owns,
+            service_ports: det_pods::service_ports(self.object),
             recorded,
             forgotten: BTreeSet::new(),
             deleting: false,
             exists: true,
             finished: has_finished(self.object).then(Instant::now),
         };
+        self.observer.services_changed |= !job.service_ports.is_empty();
         self.observer.books.put_job(&self.name, job);
         self.observer.books.link_pods(&self.name);
         self.observer.notice_early(self.object);

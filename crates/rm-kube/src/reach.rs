@@ -1,4 +1,5 @@
-//! How the containers of clusters are reached: at the addresses of their pods, or through the API server ([`Exposure`]).
+//! How the containers of clusters are reached: at the addresses of their pods, through the API server or a Gateway, or at
+//! ports of nodes ([`Exposure`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,10 +14,11 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use crate::Exposure;
 use crate::api::KubeApi;
+use crate::exposing::ServiceAddresses;
 use crate::forward::{ForwardStream, Forwarder};
 use crate::messages::Message;
+use crate::{Exposure, Settings};
 
 /// How long it may take to connect to a port of a pod.
 pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -25,10 +27,12 @@ pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 enum Way {
     Addresses,
-    /// By port-forward, once the cluster can be accessed; how long is waited for a refusal then.
-    Later(Duration),
+    /// In another way, once the cluster can be accessed.
+    Later,
     /// Through the API server, which forwards ports of the cluster's pods.
     Forward(Arc<Forwarder>),
+    /// At the addresses that services have been given.
+    Services(ServiceAddresses),
 }
 
 /// Reaches pods as the managers of their clusters are configured. Cheap to clone; all clones are of the same clusters.
@@ -40,24 +44,33 @@ pub struct PodReach {
 
 impl PodReach {
     /// A manager serves its cluster with these settings from now on.
-    pub(crate) fn configured(&self, manager: &str, exposure: Exposure) {
+    pub(crate) fn configured(&self, manager: &str, exposure: &Exposure) {
         let way = match exposure {
             Exposure::PodIp => Way::Addresses,
-            Exposure::PortForward { refused_within } => Way::Later(refused_within),
+            Exposure::PortForward { .. } | Exposure::Gateway(_) | Exposure::NodePort => Way::Later,
         };
         let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
         ways.insert(manager.to_owned(), way);
     }
 
-    /// A manager has access to its cluster; `messages` go to the task that knows its pods.
-    pub(crate) fn connected(&self, manager: &str, api: &KubeApi, messages: &mpsc::Sender<Message>) {
+    /// A manager has access to its cluster; `addresses` = where services are, where they have addresses of their own;
+    /// `messages` go to the task that knows its pods.
+    pub(crate) fn connected(
+        &self,
+        settings: &Settings,
+        addresses: Option<ServiceAddresses>,
+        (api, messages): (&KubeApi, &mpsc::Sender<Message>),
+    ) {
+        let way = match (&settings.exposure, addresses) {
+            (_, Some(addresses)) => Way::Services(addresses),
+            (Exposure::PortForward { refused_within }, None) => {
+                let forwarder = Forwarder::new(api.clone(), messages.clone(), *refused_within);
+                Way::Forward(Arc::new(forwarder))
+            }
+            (Exposure::PodIp | Exposure::Gateway(_) | Exposure::NodePort, None) => return,
+        };
         let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(way @ Way::Later(_)) = ways.get_mut(manager)
-            && let Way::Later(refused_within) = *way
-        {
-            let forwarder = Forwarder::new(api.clone(), messages.clone(), refused_within);
-            *way = Way::Forward(Arc::new(forwarder));
-        }
+        ways.insert(settings.manager.clone(), way);
     }
 
     fn way(&self, manager: &str) -> Option<Way> {
@@ -76,14 +89,18 @@ impl Reach for PodReach {
     ) -> Result<PodStream, ReachError> {
         match self.way(&container.manager) {
             Some(Way::Addresses) => {
-                let stream = connect(container, host_port).await?;
+                let stream = connect(container, &container.host_address, host_port).await?;
+                Ok(PodStream::Direct(stream))
+            }
+            Some(Way::Services(addresses)) => {
+                let stream = addresses.connect(container, host_port).await?;
                 Ok(PodStream::Direct(stream))
             }
             Some(Way::Forward(forwarder)) => {
                 let stream = forwarder.forward(container, host_port).await?;
                 Ok(PodStream::Forwarded(Box::new(stream)))
             }
-            Some(Way::Later(_)) | None => Err(ReachError::Unreachable(format!(
+            Some(Way::Later) | None => Err(ReachError::Unreachable(format!(
                 "resource manager \"{}\" has no access to its cluster yet",
                 container.manager
             ))),
@@ -97,14 +114,18 @@ impl Reach for PodReach {
     }
 }
 
-/// Connects to the address of a pod.
-async fn connect(container: &ContainerAddress, port: u16) -> Result<TcpStream, ReachError> {
-    let to = (container.host_address.as_str(), port);
+/// Connects to a port of a host at which a pod is reached.
+pub(crate) async fn connect(
+    container: &ContainerAddress,
+    host: &str,
+    port: u16,
+) -> Result<TcpStream, ReachError> {
+    let to = (host, port);
     let connected = timeout(CONNECT_WITHIN, TcpStream::connect(to)).await;
     let failed = |reason: String| {
         ReachError::Unreachable(format!(
-            "the pod on node \"{}\" cannot be reached at {}:{port}: {reason}",
-            container.place, container.host_address
+            "the pod on node \"{}\" cannot be reached at {host}:{port}: {reason}",
+            container.place
         ))
     };
     let stream = match connected {

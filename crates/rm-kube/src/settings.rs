@@ -1,10 +1,11 @@
 //! What the manager of one cluster is configured with.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use det_ids::{ClusterId, PlaceId};
-use det_pods::{MasterCert, Scheduler, Seal, SlotResource};
+use det_pods::{GatewayName, MasterCert, Scheduler, Seal, SlotResource};
 use det_taskspec::DeviceKind;
 use serde_json::Value;
 
@@ -51,7 +52,7 @@ pub struct Settings {
 }
 
 /// How the master connects to ports of pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exposure {
     /// At the addresses of pods, which the master's network must have routes to.
     PodIp,
@@ -61,6 +62,21 @@ pub enum Exposure {
         /// something was found to listen, it is not waited for.
         refused_within: Duration,
     },
+    /// Through listeners of a Gateway of the cluster.
+    Gateway(GatewaySettings),
+    /// At ports of the nodes that pods run on, which the master's network must have routes to.
+    NodePort,
+}
+
+/// The Gateway through which services of tasks are reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewaySettings {
+    /// Which Gateway it is.
+    pub gateway: GatewayName,
+    /// Address at which the master reaches it: an IP address, or the name of a host.
+    pub address: String,
+    /// The ports of it that are given to services of tasks.
+    pub ports: RangeInclusive<u16>,
 }
 
 /// A pool of nodes.

@@ -42,6 +42,9 @@ pub struct Origin {
     pub attempt: u32,
     /// Whether the allocation can be asked to give its slots back, and its task goes on later.
     pub preemptible: bool,
+    /// Ports of the services of its task that users reach through the master: that of its kind, and those of
+    /// `environment.proxy_ports`. They are among those of the specification.
+    pub service_ports: Vec<u16>,
     /// Rank of the container in its allocation; 0 is the chief.
     pub member: u32,
     /// Number of containers in the allocation, at least 1.

@@ -226,13 +226,18 @@ fn work_dir(task: &TaskFacts) -> String {
 fn ports(task: &TaskFacts, training_ports: &[TrainingPort]) -> Vec<u16> {
     let rendezvous = (!training_ports.is_empty()).then_some(RENDEZVOUS_PORT);
     let training = training_ports.iter().map(|(_, port)| *port);
+    let first = rendezvous.into_iter().chain(training);
+    first.chain(service_ports(task)).collect()
+}
+
+/// The ports of the services that users reach through the master: that of the kind, then the task's own.
+pub fn service_ports(task: &TaskFacts) -> Vec<u16> {
     let service = match &task.kind {
         KindFacts::Trial(_) => None,
         KindFacts::Launched(details) => details.service_port(),
     };
     let own = task.request.ports.iter().copied();
-    let first = rendezvous.into_iter().chain(training).chain(service);
-    first.chain(own).collect()
+    service.into_iter().chain(own).collect()
 }
 
 /// The configuration's devices, then those of the pool whose place in the container is free. Most of the pool's are in the

@@ -32,7 +32,7 @@ mod spec;
 mod tensorboard;
 pub mod variables;
 
-pub use build::{SpecError, container_spec};
+pub use build::{SpecError, container_spec, service_ports};
 pub use checkpoint_gc::{
     CheckpointGcDetails, EMPTY_IMAGE, REMOVAL_FILE, RemovalCause, RemovalOrder, Remover,
 };

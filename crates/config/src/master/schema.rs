@@ -29,7 +29,7 @@ use crate::schema::{
 use crate::storage::{ABSOLUTE_PATH, STORAGE};
 use crate::yaml::{Node, Tree};
 
-pub use kubernetes::{KubernetesManager, PodScheduler, SlotRequests, TaskExposure};
+pub use kubernetes::{KubernetesManager, PodScheduler, SlotRequests, TaskExposure, TaskGateway};
 pub use manager::{AdditionalManager, AgentManager, ManagerSettings, ResourceManager, Scheduler};
 pub use pools::{Autoscaling, ResourcePool};
 pub use provider::aws_slots;

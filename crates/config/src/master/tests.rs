@@ -134,7 +134,6 @@ fn what_is_not_built_yet_is_kept_and_reported() {
         "scim: {enabled: true}",
         "additional_resource_managers: [{resource_manager: {type: slurm, cluster_name: k, host: x}, resource_pools: [{pool_name: k}]}]",
         "resource_pools: [{pool_name: default, provider: {type: aws, ssh_key_name: k}}]",
-        "resource_manager: {type: kubernetes, max_slots_per_pod: 8, internal_task_gateway: {gateway_name: a, gateway_namespace: b, gateway_ip: 10.0.0.1}}",
         "resource_manager: {type: slurm, host: x}",
         "security: {authz: {type: rbac}}",
         "logging: {type: elastic, host: x, port: 1}",

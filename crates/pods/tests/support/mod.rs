@@ -99,6 +99,7 @@ pub(crate) fn member(kind: TaskKind, task: &str, attempt: u32, rank: u32, slots:
         run_id: RunId(attempt.into()),
         attempt,
         preemptible: is_trial,
+        service_ports: Vec::new(),
         member: rank,
         members: 1,
         pod_spec: None,

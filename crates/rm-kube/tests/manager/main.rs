@@ -7,6 +7,7 @@ mod calls;
 mod deletion;
 mod disruption;
 mod events;
+mod exposure;
 mod forwards;
 mod gangs;
 mod growth;

@@ -15,6 +15,7 @@ use det_store::{Conn, task_documents};
 use det_taskspec::{
     ClusterFacts, ContainerRequest, DeviceKind, KindFacts, PlaceFacts, RunsIn, SlotGrant,
     SpecError, StorageFacts, TaskFacts, TaskKind, TaskUser, TrialFacts, container_spec,
+    service_ports,
 };
 
 use crate::app::configs::{Configs, launched_config};
@@ -124,6 +125,7 @@ impl Specs {
         let allocation = &startable.allocation;
         let homes = self.homes.get();
         let workspace = homes.workspaces.get(&job.workspace_id);
+        let service_ports = service_ports(&task);
         Origin {
             job_id: job.id,
             priority: job.priority,
@@ -140,6 +142,7 @@ impl Specs {
             run_id: allocation.run_id,
             attempt,
             preemptible: allocation.preemptible,
+            service_ports,
             member: u32::try_from(startable.container.member).unwrap_or(0),
             members,
             pod_spec: task.request.pod_spec,

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use det_config::master::{
     KubernetesManager, ManagerSettings, MasterConfig, PodScheduler, ResourcePool, SlotType,
-    TaskExposure,
+    TaskExposure, TaskGateway,
 };
 use det_ids::ClusterId;
 use det_rm_kube::{
-    Exposure, GroupApi, GrowthSettings, MasterCert, MasterSettings, PoolSettings, Scheduler, Seal,
-    Settings, SlotResource,
+    Exposure, GatewayName, GatewaySettings, GroupApi, GrowthSettings, MasterCert, MasterSettings,
+    PoolSettings, Scheduler, Seal, Settings, SlotResource,
 };
 use det_store::{Conn, StoreError, settings};
 use det_taskspec::DeviceKind;
@@ -113,12 +113,7 @@ fn of(
             },
             cert_name: None,
         },
-        exposure: match manager.task_exposure {
-            TaskExposure::PodIp => Exposure::PodIp,
-            TaskExposure::PortForward => Exposure::PortForward {
-                refused_within: REFUSED_WITHIN,
-            },
-        },
+        exposure: exposure(manager),
         helper_image: given(&manager.helper_image),
         scheduler: scheduler(manager.default_scheduler, manager.scheduler_queue.clone()),
         preempts: manager.default_scheduler == PodScheduler::Preemption,
@@ -127,6 +122,30 @@ fn of(
         adopt_within: ADOPT_WITHIN,
         pull_within: PULL_WITHIN,
     })
+}
+
+/// How services of tasks are reached.
+fn exposure(manager: &KubernetesManager) -> Exposure {
+    match (manager.exposure(), &manager.internal_task_gateway) {
+        (TaskExposure::PortForward, _) => Exposure::PortForward {
+            refused_within: REFUSED_WITHIN,
+        },
+        (TaskExposure::Gateway, Some(gateway)) => Exposure::Gateway(gateway_settings(gateway)),
+        (TaskExposure::NodePort, _) => Exposure::NodePort,
+        // The configuration refuses this way without a gateway.
+        (TaskExposure::PodIp, _) | (TaskExposure::Gateway, None) => Exposure::PodIp,
+    }
+}
+
+fn gateway_settings(gateway: &TaskGateway) -> GatewaySettings {
+    GatewaySettings {
+        gateway: GatewayName {
+            namespace: gateway.gateway_namespace.clone(),
+            name: gateway.gateway_name.clone(),
+        },
+        address: gateway.gateway_ip.clone(),
+        ports: gateway.gateway_port_range_start..=gateway.gateway_port_range_end,
+    }
 }
 
 /// The pod by which nodes belong to a pool: what the pool has for tasks with slots, else of those without, else what the
@@ -208,11 +227,36 @@ mod tests {
                 determined_master_host: m
                 task_exposure: port_forward
               resource_pools: [{pool_name: west}]
+            - resource_manager:
+                type: kubernetes
+                cluster_name: south
+                max_slots_per_pod: 8
+                determined_master_host: m
+                task_exposure: node_port
+              resource_pools: [{pool_name: south}]
+            - resource_manager:
+                type: kubernetes
+                cluster_name: east
+                max_slots_per_pod: 8
+                determined_master_host: m
+                internal_task_gateway:
+                  {gateway_name: g, gateway_namespace: n, gateway_ip: h, gateway_port_range_start: 50000}
+              resource_pools: [{pool_name: east}]
         ",
         );
         assert_eq!(found[0].exposure, Exposure::PodIp);
         let refused_within = REFUSED_WITHIN;
         assert_eq!(found[1].exposure, Exposure::PortForward { refused_within });
+        assert_eq!(found[2].exposure, Exposure::NodePort);
+        let gateway = GatewaySettings {
+            gateway: GatewayName {
+                namespace: "n".to_owned(),
+                name: "g".to_owned(),
+            },
+            address: "h".to_owned(),
+            ports: 50_000..=65_535,
+        };
+        assert_eq!(found[3].exposure, Exposure::Gateway(gateway));
     }
 
     #[test]

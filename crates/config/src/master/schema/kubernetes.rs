@@ -8,9 +8,7 @@ use super::slot_type::{SLOT_TYPE, SlotType};
 use crate::container::schema::NOT_EMPTY;
 use crate::errors::ErrorCode;
 use crate::quote::cut;
-use crate::schema::{
-    Findings, Kind, NATURAL_32, PORT, Section, Special, Walk, field, keys, section, text_by,
-};
+use crate::schema::{Findings, Kind, NATURAL_32, PORT, Special, Walk, keys, text_by};
 use crate::yaml::{Node, Tree};
 
 keys! {
@@ -46,11 +44,13 @@ keys! {
         determined_master_port: Option<u16> = PORT;
         /// Keep the objects of ended tasks, for debugging.
         leave_kubernetes_resources: bool = Kind::Bool, or("false");
-        /// Gateway by which tasks of another cluster are reached.
+        /// Gateway of the cluster through which the master connects to services of tasks; implies `task_exposure: gateway`.
         #[serde(skip_serializing_if = "Option::is_none")]
-        internal_task_gateway: Option<Value> = Kind::Section(&GATEWAY), kept;
-        /// How the master connects to services of tasks: at the addresses of pods, or by port-forward of the API.
-        task_exposure: TaskExposure = Kind::Choice(&["pod_ip", "port_forward"]), or("\"pod_ip\"");
+        internal_task_gateway: Option<TaskGateway> = Kind::Section(&GATEWAY);
+        /// How the master connects to services of tasks: at the addresses of pods, by port-forward of the API, through a Gateway, or at ports of nodes; `gateway` where `internal_task_gateway` is given.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        task_exposure: Option<TaskExposure> = Kind::Choice(&["pod_ip", "port_forward", "gateway", "node_port"]),
+            built_in("\"pod_ip\"");
         /// Image with `det-supervisor`, which init containers copy into each pod: that of the master.
         helper_image: String = Kind::Text, or("\"\"");
     }
@@ -89,6 +89,40 @@ pub enum TaskExposure {
     PodIp,
     /// Through the API server, by port-forward of the pod.
     PortForward,
+    /// Through a Gateway of the cluster: [`KubernetesManager::internal_task_gateway`].
+    Gateway,
+    /// At ports of the node that the pod runs on.
+    NodePort,
+}
+
+impl KubernetesManager {
+    /// How the master connects to services of tasks: a gateway alone means that it is used, as in the earlier product, which
+    /// had no other key.
+    pub fn exposure(&self) -> TaskExposure {
+        match (self.task_exposure, &self.internal_task_gateway) {
+            (Some(exposure), _) => exposure,
+            (None, Some(_)) => TaskExposure::Gateway,
+            (None, None) => TaskExposure::PodIp,
+        }
+    }
+}
+
+keys! {
+    /// The Gateway through which the master connects to services of tasks.
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct TaskGateway, GATEWAY {
+        /// Name of the Gateway.
+        gateway_name: String = Kind::Special(&DNS_LABEL), always;
+        /// Namespace of the Gateway.
+        gateway_namespace: String = Kind::Special(&DNS_LABEL), always;
+        /// Address at which the master reaches the Gateway: an IP address or the name of a host.
+        gateway_ip: String = Kind::Special(&NOT_EMPTY), always;
+        /// First port of the Gateway that is given to a service of a task.
+        gateway_port_range_start: u16 = Kind::Int(1025, 65_535), or("32768");
+        /// Last port of the Gateway that is given to a service of a task.
+        gateway_port_range_end: u16 = Kind::Int(1025, 65_535), or("65535");
+    }
+    with check(gateway)
 }
 
 /// How pods are scheduled beyond what Kubernetes does.
@@ -140,40 +174,6 @@ fn default_scheduler(walk: &mut Walk, node: &mut Node) {
     walk.value(node, Kind::Choice(SCHEDULERS));
 }
 
-static GATEWAY: Section = section(&[
-    field(
-        "gateway_name",
-        Kind::Special(&DNS_LABEL),
-        "Name of the gateway",
-    )
-    .always(),
-    field(
-        "gateway_namespace",
-        Kind::Special(&DNS_LABEL),
-        "Namespace of the gateway",
-    )
-    .always(),
-    field(
-        "gateway_ip",
-        Kind::Special(&NOT_EMPTY),
-        "Address of the gateway",
-    )
-    .always(),
-    field(
-        "gateway_port_range_start",
-        Kind::Int(1025, 65_535),
-        "First port of the gateway",
-    )
-    .or("32768"),
-    field(
-        "gateway_port_range_end",
-        Kind::Int(1025, 65_535),
-        "Last port of the gateway",
-    )
-    .or("65535"),
-])
-.check(gateway);
-
 fn gateway(findings: &mut Findings, node: &Node) {
     let port = |key: &str, default: i64| node.get(key).and_then(Node::integer).unwrap_or(default);
     let start = port("gateway_port_range_start", 32_768);
@@ -219,8 +219,32 @@ fn dns_label(walk: &mut Walk, node: &mut Node) {
     }
 }
 
+/// A way to services and the Gateway that is one: both together must agree.
+fn exposure(findings: &mut Findings, node: &Node) {
+    let Some(given) = node.get("task_exposure") else {
+        return;
+    };
+    let has_gateway = node
+        .get("internal_task_gateway")
+        .is_some_and(|node| !matches!(node.tree, Tree::Null));
+    let message = match given.text() {
+        Some("gateway") if !has_gateway => {
+            "is \"gateway\", which needs \"internal_task_gateway\": name the Gateway there, or choose another way"
+                .to_owned()
+        }
+        Some(way) if has_gateway && way != "gateway" => format!(
+            "is \"{way}\", and \"internal_task_gateway\", which is another way to services of tasks, is given as well: \
+             remove one of them"
+        ),
+        _ => return,
+    };
+    let message = ErrorCode::Conflict.message(message);
+    findings.error_in("task_exposure", given.at.as_ref(), message);
+}
+
 /// Rules between the keys, once all layers are merged.
 pub(super) fn complete(findings: &mut Findings, node: &Node) {
+    exposure(findings, node);
     let slots = node.get("slot_type");
     let processors = node.find("slot_resource_requests.cpu");
     let positive = processors.is_some_and(
