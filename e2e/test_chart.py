@@ -296,6 +296,50 @@ def test_ports_of_pods_may_be_forwarded_only_where_a_manager_of_this_cluster_doe
     assert not forwards("--set", "taskExposure=pod_ip")
 
 
+# A Gateway through which services of tasks are reached.
+GATEWAY = (
+    "internalTaskGateway.gatewayName=shared",
+    "internalTaskGateway.gatewayNamespace=infra",
+    "internalTaskGateway.gatewayIP=10.0.0.1",
+)
+
+
+def test_a_gateway_may_be_changed_only_where_a_manager_of_this_cluster_uses_it() -> None:
+    def of_gateways(found: list[dict[str, Any]], kind: str, name: str) -> set[tuple[str, str]]:
+        resources = ("gateways", "listenersets", "tcproutes")
+        return {(resource, verb) for resource, verb in rights(found, kind, name) if resource in resources}
+
+    words = [word for value in GATEWAY for word in ("--set", value)]
+    for found in (objects(*LEAST, *words), objects(*LEAST, *words, "--set", "taskExposure=gateway")):
+        assert configuration(found)["resource_manager"]["internal_task_gateway"] == {
+            "gateway_name": "shared",
+            "gateway_namespace": "infra",
+            "gateway_ip": "10.0.0.1",
+        }
+        role = named(found, "Role", "determined-gateway-0-r")
+        assert role["metadata"]["namespace"] == "infra"
+        assert role["rules"][0]["resourceNames"] == ["shared"], "no other Gateway of that namespace"
+        assert of_gateways(found, "Role", "determined-gateway-0-r") == {("gateways", "get"), ("gateways", "patch")}
+        assert of_gateways(found, "ClusterRole", "determined-master-r") == {("listenersets", "list")}
+        made = {(kind, verb) for kind in ("tcproutes", "listenersets") for verb in ("create", "get", "patch", "delete")}
+        assert of_gateways(found, "Role", "determined-master-r") == made
+    for other in ("pod_ip", "node_port"):
+        found = objects(*LEAST, "--set", f"taskExposure={other}")
+        for one in found:
+            if "rules" in one and "Role" in one["kind"]:
+                assert not of_gateways(found, one["kind"], one["metadata"]["name"])
+    gateway = {"gateway_name": "far", "gateway_namespace": "there", "gateway_ip": "h"}
+    manager = {"type": "kubernetes", "cluster_name": "o", "determined_master_host": "h", "internal_task_gateway": gateway}
+
+    def more(**own: str) -> list[dict[str, Any]]:
+        managers = [{"resource_manager": {**manager, **own}, "resource_pools": [{"pool_name": "o"}]}]
+        return objects(*LEAST, "--set-json", f"additional_resource_managers={json.dumps(managers)}")
+
+    assert named(more(), "Role", "determined-gateway-0-r")["metadata"]["namespace"] == "there"
+    elsewhere = more(kubeconfig_secret_name="kc", kubeconfig_secret_value="config")
+    assert not rights(elsewhere, "Role", "determined-gateway-0-r"), "that Gateway is in another cluster"
+
+
 def test_two_releases_share_no_name() -> None:
     def names(release: str, *words: str) -> set[tuple[str, str]]:
         found = objects(*LEAST, *words, release=release)
@@ -394,7 +438,10 @@ def test_a_labelled_node_gets_one_agent_of_its_pool() -> None:
         (("slotType=cpu",), "slotResourceRequests.cpu"),
         (("slotType=tpu",), "/slotType"),
         (("defaultScheduler=priority",), "/defaultScheduler"),
-        (("taskExposure=gateway",), "/taskExposure"),
+        (("taskExposure=ingress",), "/taskExposure"),
+        (("taskExposure=gateway",), "needs internalTaskGateway"),
+        (("taskExposure=pod_ip", *GATEWAY), "remove one of them"),
+        (("internalTaskGateway.gatewayName=g",), "gatewayNamespace"),
         (("unknown=1",), "additional properties 'unknown' not allowed"),
         (("db.hostAdress=h",), "additional properties 'hostAdress' not allowed"),
         (("masterPort=0",), "/masterPort"),

@@ -296,6 +296,20 @@ master merges the files of its directory in the order of their names. Result: a 
 {{- if $v.determinedMasterHost -}}{{- $_ := set $manager "determined_master_host" $v.determinedMasterHost -}}{{- end -}}
 {{- with $v.defaultScheduler -}}{{- $_ := set $manager "default_scheduler" . -}}{{- end -}}
 {{- with $v.taskExposure -}}{{- $_ := set $manager "task_exposure" . -}}{{- end -}}
+{{- with $v.internalTaskGateway -}}
+{{- $ports := dict -}}
+{{- with .gatewayPortRangeStart -}}{{- $_ := set $ports "gateway_port_range_start" (int .) -}}{{- end -}}
+{{- with .gatewayPortRangeEnd -}}{{- $_ := set $ports "gateway_port_range_end" (int .) -}}{{- end -}}
+{{- $names := dict "gateway_name" .gatewayName "gateway_namespace" .gatewayNamespace "gateway_ip" .gatewayIP -}}
+{{- $_ := set $manager "internal_task_gateway" (merge $ports $names) -}}
+{{- if not (has ($v.taskExposure | default "gateway") (list "gateway")) -}}
+{{- fail (printf "taskExposure is %q and internalTaskGateway, which is another way to services of tasks, is given as well: remove one of them" $v.taskExposure) -}}
+{{- end -}}
+{{- else -}}
+{{- if and (eq ($v.taskExposure | default "") "gateway") (not (dig "resource_manager" "internal_task_gateway" "" ($v.masterConfig | default dict))) -}}
+{{- fail "taskExposure is \"gateway\", which needs internalTaskGateway: name the Gateway there" -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* What the master would refuse at its start is refused before it is installed. */}}

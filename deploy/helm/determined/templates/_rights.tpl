@@ -18,6 +18,12 @@
   resources: [priorityclasses]
   # One for each priority that jobs have. A class that exists is never changed.
   verbs: [get{{ if .Values.createNonNamespacedObjects }}, create{{ end }}]
+{{- if include "determined.gateways" . | fromJsonArray }}
+- apiGroups: [gateway.networking.k8s.io]
+  # Whatever made them, their ports are taken.
+  resources: [listenersets]
+  verbs: [list]
+{{- end }}
 {{- end -}}
 
 {{- define "determined.rules.writes" -}}
@@ -42,20 +48,53 @@
   resources: [pods/portforward]
   verbs: [get, create]
 {{- end }}
+{{- if include "determined.gateways" . | fromJsonArray }}
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [tcproutes, listenersets]
+  verbs: [create, get, patch, delete]
+{{- end }}
+{{- end -}}
+
+{{/* The managers that tasks of this cluster are of, with how they reach services of tasks: a JSON list. */}}
+{{- define "determined.exposures" -}}
+{{- $v := .Values -}}
+{{- $gateway := dict -}}
+{{- with $v.internalTaskGateway -}}
+{{- $gateway = dict "gateway_name" .gatewayName "gateway_namespace" .gatewayNamespace -}}
+{{- end -}}
+{{- $managers := list (dict "type" "kubernetes" "task_exposure" $v.taskExposure "internal_task_gateway" $gateway) -}}
+{{- $managers = append $managers (merge (dict "type" "kubernetes") (($v.masterConfig | default dict).resource_manager | default dict)) -}}
+{{- range $v.additional_resource_managers -}}
+{{- $managers = append $managers (.resource_manager | default dict) -}}
+{{- end -}}
+{{- $own := list -}}
+{{- range $managers -}}
+{{- if and (eq (.type | default "agent") "kubernetes") (not (or .kubeconfig_secret_name .kubeconfig_path)) -}}
+{{- $own = append $own . -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $own -}}
 {{- end -}}
 
 {{/* Not empty where a manager of this cluster reaches services of tasks through the API server. */}}
 {{- define "determined.forwards" -}}
-{{- $managers := list (dict "type" "kubernetes" "task_exposure" .Values.taskExposure) -}}
-{{- $managers = append $managers (merge (dict "type" "kubernetes") ((.Values.masterConfig | default dict).resource_manager | default dict)) -}}
-{{- range .Values.additional_resource_managers -}}
-{{- $managers = append $managers (.resource_manager | default dict) -}}
-{{- end -}}
-{{- range $managers -}}
-{{- if and (eq (.type | default "agent") "kubernetes") (eq (.task_exposure | default "") "port_forward") (not (or .kubeconfig_secret_name .kubeconfig_path)) -}}
+{{- range include "determined.exposures" . | fromJsonArray -}}
+{{- if eq (.task_exposure | default "") "port_forward" -}}
 true
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The Gateways through which managers of this cluster reach services of tasks: a JSON list without repetition. */}}
+{{- define "determined.gateways" -}}
+{{- $gateways := list -}}
+{{- range include "determined.exposures" . | fromJsonArray -}}
+{{- $gateway := .internal_task_gateway | default dict -}}
+{{- if $gateway.gateway_name -}}
+{{- $gateways = append $gateways (dict "name" $gateway.gateway_name "namespace" $gateway.gateway_namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- $gateways | uniq | toJson -}}
 {{- end -}}
 
 {{- define "determined.rules.bindings" -}}
