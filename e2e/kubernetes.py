@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -67,7 +68,8 @@ class Kubernetes:
         assert done.returncode == 0, done.stderr
         objects = [found for found in yaml.safe_load_all(done.stdout) if found]
         kinds = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-        rights = [it for it in objects if it["kind"] in kinds and it["metadata"]["name"].endswith("master-e2e")]
+        names = re.compile(r"determined-(master|gateway-\d+)-e2e")
+        rights = [it for it in objects if it["kind"] in kinds and names.fullmatch(it["metadata"]["name"])]
         for found in rights:
             if "subjects" in found:
                 found["subjects"] = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "det-master"}]

@@ -43,9 +43,10 @@ def namespace(control_plane: Kubernetes) -> Iterator[str]:
 def managing(control_plane: Kubernetes, namespace: str, **more: Any) -> Iterator[Cluster]:
     """A master whose only resource manager is the control plane; `pools` are its resource pools."""
     pools = more.pop("pools", None)
+    access = more.pop("kubeconfig_path", None) or control_plane.masters_kubeconfig(namespace)
     manager = {
         "type": "kubernetes",
-        "kubeconfig_path": control_plane.masters_kubeconfig(namespace),
+        "kubeconfig_path": access,
         "default_namespace": namespace,
         "max_slots_per_pod": max(control_plane.nodes().values()),
         "determined_master_host": "master.invalid",
