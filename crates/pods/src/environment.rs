@@ -35,7 +35,10 @@ pub(crate) fn of_task(
         MasterCert::Text(_) => Some(format!("{RUN_DIR}/{}", pods::CERTIFICATE_FILE)),
         MasterCert::NoVerify => Some(NO_CERT_CHECK.to_owned()),
     };
-    let has_gpus = member.slots() > 0 && matches!(facts.slots, SlotResource::Extended(_));
+    let has_gpus = match facts.slots.of(member.pool()) {
+        SlotResource::Extended(_) | SlotResource::Devices(_) => member.slots() > 0,
+        SlotResource::Cpu { .. } => false,
+    };
     let message_bytes = termination_message_bytes(containers_of_pod);
     let valued = [
         (v::DET_MASTER, Some(master.url())),

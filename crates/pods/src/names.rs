@@ -98,6 +98,18 @@ pub fn secret_names(
     names.into_iter().collect()
 }
 
+/// Sizes of pods beyond the first that a gang has in all likelihood at most, in a cluster with nodes of several sizes.
+const FURTHER_SIZES: usize = 3;
+
+/// The names that the templates of an attempt's claims may have, by those of its Secret: one for each size of pod, of which
+/// as many are named as gangs have in all likelihood.
+pub fn claim_template_names(secrets: &BTreeSet<String>) -> BTreeSet<String> {
+    let further = secrets
+        .iter()
+        .flat_map(|name| (1..=FURTHER_SIZES).map(|number| group_name(name, number)));
+    secrets.iter().cloned().chain(further).collect()
+}
+
 /// The name of the Job of an allocation; the first of `groups` Jobs with `pods` pods in all. Allocations have names of their
 /// own.
 pub(crate) fn job_name(

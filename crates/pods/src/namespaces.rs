@@ -77,8 +77,10 @@ pub fn quota_object(
     slots: &SlotResource,
     most: u32,
 ) -> Option<Value> {
-    let SlotResource::Extended(resource) = slots else {
-        return None;
+    let key = match slots {
+        SlotResource::Extended(resource) => format!("requests.{resource}"),
+        SlotResource::Devices(_) => slots.name().to_owned(),
+        SlotResource::Cpu { .. } => return None,
     };
     Some(json!({
         "apiVersion": "v1",
@@ -88,7 +90,7 @@ pub fn quota_object(
             "namespace": namespace,
             "labels": labels(cluster_id, namespace, workspace),
         },
-        "spec": {"hard": {format!("requests.{resource}"): most.to_string()}},
+        "spec": {"hard": {key: most.to_string()}},
     }))
 }
 
@@ -158,6 +160,7 @@ mod tests {
     use det_rm::namespace_fault;
 
     use super::*;
+    use crate::facts::DeviceClass;
 
     fn cluster() -> ClusterId {
         "3f2a9c1e-0000-4000-8000-000000000000".into()
@@ -219,6 +222,14 @@ mod tests {
             quota_object(&cluster(), ("vision", WorkspaceId(7)), &halves, 4),
             None
         );
+        let claimed = SlotResource::Devices(DeviceClass::new("gpu.example.com", None));
+        let own_of_devices = quota_object(&cluster(), ("vision", WorkspaceId(7)), &claimed, 4);
+        let own_of_devices = own_of_devices.unwrap_or_default();
+        assert_eq!(
+            own_of_devices["spec"]["hard"],
+            json!({"gpu.example.com.deviceclass.resource.k8s.io/devices": "4"})
+        );
+        assert_eq!(quota_slots(&own_of_devices, &claimed), Some(4));
         let quotas = [("vision", &own), ("vision", &limits), ("other", &own)];
         let least = least_slots(quotas.into_iter(), &gpus());
         assert_eq!(least["vision"], 2);

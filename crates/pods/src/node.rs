@@ -138,13 +138,12 @@ fn addresses(listed: &[Value]) -> Vec<String> {
     addresses
 }
 
-/// Slots of a node for a resource, less those that pods other than the installation's own hold there: `foreign`, in the unit
-/// of the resource, thousandths of `cpu` or pieces.
-pub fn slots_of(node: &NodeFacts, slots: &SlotResource, foreign: u64) -> u32 {
-    let allocatable = node.allocatable.get(slots.name()).copied().unwrap_or(0);
-    let left = allocatable.saturating_sub(foreign);
+/// Slots of a node that offers so much of a resource, less those that pods other than the installation's own hold there:
+/// `foreign`. Both in the unit of the resource, thousandths of `cpu` or pieces.
+pub fn slots_of(offered: u64, slots: &SlotResource, foreign: u64) -> u32 {
+    let left = offered.saturating_sub(foreign);
     let count = match slots {
-        SlotResource::Extended(_) => left,
+        SlotResource::Extended(_) | SlotResource::Devices(_) => left,
         SlotResource::Cpu { millis } => left.checked_div(*millis).unwrap_or(0),
     };
     u32::try_from(count).unwrap_or(u32::MAX)
@@ -155,6 +154,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::facts::DeviceClass;
 
     #[test]
     fn a_node_is_read_from_the_api() {
@@ -218,29 +218,20 @@ mod tests {
 
     #[test]
     fn slots_are_what_others_leave() {
-        let node = NodeFacts {
-            allocatable: [("cpu", 7910), ("nvidia.com/gpu", 8)]
-                .map(|(name, amount)| (name.to_owned(), amount))
-                .into(),
-            ..NodeFacts::default()
-        };
         let gpu = SlotResource::Extended("nvidia.com/gpu".into());
         let cpu = |millis| SlotResource::Cpu { millis };
-        for (scenario, slots, foreign, expected) in [
-            ("all GPUs", &gpu, 0, 8),
-            ("some GPUs", &gpu, 3, 5),
-            ("more than there are", &gpu, 9, 0),
-            (
-                "none of this kind",
-                &SlotResource::Extended("amd.com/gpu".into()),
-                0,
-                0,
-            ),
-            ("processors", &cpu(1000), 0, 7),
-            ("processors that others share", &cpu(1000), 1000, 6),
-            ("shares of nothing", &cpu(0), 0, 0),
+        let claimed = SlotResource::Devices(DeviceClass::new("gpu.example.com", None));
+        for (scenario, offered, slots, foreign, expected) in [
+            ("all GPUs", 8, &gpu, 0, 8),
+            ("some GPUs", 8, &gpu, 3, 5),
+            ("more than there are", 8, &gpu, 9, 0),
+            ("none of this kind", 0, &gpu, 0, 0),
+            ("processors", 7910, &cpu(1000), 0, 7),
+            ("processors that others share", 7910, &cpu(1000), 1000, 6),
+            ("shares of nothing", 7910, &cpu(0), 0, 0),
+            ("devices that others claim", 8, &claimed, 3, 5),
         ] {
-            assert_eq!(slots_of(&node, slots, foreign), expected, "{scenario}");
+            assert_eq!(slots_of(offered, slots, foreign), expected, "{scenario}");
         }
     }
 }

@@ -7,9 +7,10 @@ use det_taskspec::{TaskKind, pods};
 use serde_json::{Value, json};
 
 use crate::backend::{Gang, GroupApi, Scheduler};
+use crate::devices::claim_template;
 use crate::environment;
 use crate::exposure::{SERVICE_PORTS_ANNOTATION, service_ports_text};
-use crate::facts::{ClusterFacts, MasterCert, Member};
+use crate::facts::{ClusterFacts, DeviceClass, MasterCert, Member};
 use crate::json::{self, Object};
 use crate::login::{self, login};
 use crate::names::{
@@ -35,6 +36,8 @@ pub struct Objects {
     pub job_name: String,
     /// The scripts of all ranks, with their tokens, and the master's certificate. Has no owner: see [`owner_patch`].
     pub secret: Value,
+    /// Templates of the claims for slots, one for each of [`Self::jobs`] whose pods claim some. Have no owner either.
+    pub claim_templates: Vec<Value>,
     /// A Job for each size of pod, that of the lowest rank first.
     pub jobs: Vec<Value>,
     /// For each of [`Self::jobs`], the rank of each completion index.
@@ -200,6 +203,7 @@ pub fn objects(
         data.insert(login::KEY.to_owned(), login.into());
     }
     let mut jobs = Vec::new();
+    let mut claim_templates = Vec::new();
     let mut ranks = Vec::new();
     for (number, group) in groups.iter().enumerate() {
         let (job, kept) = allocation.job(number, group, &data);
@@ -209,6 +213,7 @@ pub fn objects(
             let script = serde_json::to_string(&script).unwrap_or_default();
             data.insert(pods::script_key(member.rank()), script.into());
         }
+        claim_templates.extend(allocation.claim_template(number, group));
         jobs.push(job);
         ranks.push(group.iter().map(|member| member.rank()).collect());
     }
@@ -217,6 +222,7 @@ pub fn objects(
         service: allocation.service(),
         group: allocation.group(&jobs),
         priority: allocation.priority(),
+        claim_templates,
         job_name: allocation.job_name,
         jobs,
         ranks,
@@ -314,6 +320,8 @@ impl Allocation<'_> {
         };
         let (mut pod_labels, mut pod_annotations) =
             (of_user(&user.labels), of_user(&user.annotations));
+        let job_name = self.job_name_of(number);
+        let claims = self.class(first).is_some();
         let source = Source {
             facts: self.facts,
             helper_image: self.helper_image,
@@ -322,16 +330,13 @@ impl Allocation<'_> {
             ranks: &ranks,
             members: self.members.len(),
             has_login: secret.contains_key(login::KEY),
+            claim: claims.then_some(job_name.as_str()),
         };
         let PodSpec { spec, kept } = source.pod_spec(user);
         let ports: BTreeSet<u16> = first.start.spec.ports.iter().copied().collect();
         let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
         pod_annotations.insert(PORTS_ANNOTATION.to_owned(), ports.join(",").into());
         pod_labels.extend(labels.clone());
-        let job_name = match number {
-            0 => self.job_name.clone(),
-            number => group_name(&self.job_name, number),
-        };
         let at = (self.namespace, job_name.as_str());
         let seal = self.facts.seal.of(at, &record);
         annotations.insert(SEAL_ANNOTATION.to_owned(), seal.into());
@@ -375,6 +380,29 @@ impl Allocation<'_> {
         });
         self.gang().lay_over(&self.facts.scheduler, &mut job);
         (job, kept)
+    }
+
+    /// Name of the Job of a size of pod, by its number.
+    fn job_name_of(&self, number: usize) -> String {
+        match number {
+            0 => self.job_name.clone(),
+            number => group_name(&self.job_name, number),
+        }
+    }
+
+    /// The class of the devices that a member claims; `None` = it claims none.
+    fn class(&self, member: &Member) -> Option<&DeviceClass> {
+        let class = self.facts.slots.of(member.pool()).class();
+        class.filter(|_| member.slots() > 0)
+    }
+
+    /// The template of the claims of a size of pod, with the name of its Job; `None` = its pods claim nothing.
+    fn claim_template(&self, number: usize, group: &[&Member]) -> Option<Value> {
+        let first = group.first()?;
+        let at = (self.namespace, &*self.job_name_of(number));
+        let labels = self.common_labels();
+        let (api, class) = (self.facts.claims, self.class(first)?);
+        Some(claim_template(api, class, at, &labels, first.slots()))
     }
 
     /// What starts its pods together is given this.

@@ -12,14 +12,13 @@ use sha2::{Digest as _, Sha256};
 
 use crate::affinity;
 use crate::demands::requests;
-use crate::facts::ClusterFacts;
+use crate::facts::{ClusterFacts, SlotResource};
 use crate::joint::{NamespaceSelector, joint_demands};
 use crate::json::{self, Object};
 use crate::names::{CLUSTER_LABEL, begin_of, label_value};
 use crate::priority::PriorityClass;
 use crate::record::RECORD_ANNOTATION;
 use crate::seal::{SEAL_ANNOTATION, Seal};
-use crate::template::is_gpu;
 use crate::user_spec::UserPod;
 
 /// Label of placeholders and of their Jobs, with the allocation that they are for.
@@ -43,6 +42,8 @@ const UNPRIVILEGED_USER: u32 = 65_535;
 pub struct PlaceholderRequest<'a> {
     /// The allocation that waits.
     pub allocation_id: &'a AllocationId,
+    /// Name of the task's resource pool.
+    pub resource_pool: &'a str,
     /// The namespace that they are in.
     pub namespace: &'a str,
     /// What the task takes of each node.
@@ -114,6 +115,11 @@ pub fn placeholders(
     let demands = request.demands.unwrap_or(&nothing);
     if let Some(node) = json::text(demands, &["spec", "nodeName"]) {
         return Err(format!("the task names node \"{node}\""));
+    }
+    if facts.slots.of(request.resource_pool).class().is_some() {
+        return Err(
+            "its slots are devices that pods claim, and nodes are not asked for these".to_owned(),
+        );
     }
     let nodes = nodes_of(request, demands)?;
     let sizes: BTreeSet<Share> = request.shares.iter().copied().collect();
@@ -252,7 +258,7 @@ fn pod_spec(
                 "name": "placeholder",
                 "image": request.image,
                 "imagePullPolicy": "IfNotPresent",
-                "resources": resources(facts, share, demands),
+                "resources": resources(facts.slots.of(request.resource_pool), share, demands),
                 "securityContext": {
                     "allowPrivilegeEscalation": false,
                     "readOnlyRootFilesystem": true,
@@ -265,16 +271,16 @@ fn pod_spec(
 }
 
 /// What the containers of a share hold together.
-fn resources(facts: &ClusterFacts, share: Share, demands: &Value) -> Value {
+fn resources(resource: &SlotResource, share: Share, demands: &Value) -> Value {
     let mut amounts = requests(demands);
-    amounts.retain(|name, _| !is_gpu(name) && name != crate::demands::PODS);
+    amounts.retain(|name, _| !resource.gives_alone(name) && name != crate::demands::PODS);
     for amount in amounts.values_mut() {
         *amount = amount.saturating_mul(share.containers.into());
     }
-    let slots = u64::from(share.slots).saturating_mul(facts.slots.per_slot());
+    let slots = u64::from(share.slots).saturating_mul(resource.per_slot());
     if slots > 0 {
         // Processors that are slots are all that the task's container has of them.
-        let amount = amounts.entry(facts.slots.name().to_owned()).or_insert(0);
+        let amount = amounts.entry(resource.name().to_owned()).or_insert(0);
         *amount = slots.max(*amount);
     }
     let written = |name: &String, amount: u64| {
@@ -308,7 +314,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{MasterCert, MasterUrl, Scheduler, SlotResource, holds};
+    use crate::{ClaimApi, MasterCert, MasterUrl, Scheduler, holds};
 
     fn facts(slots: SlotResource) -> ClusterFacts {
         ClusterFacts {
@@ -322,7 +328,8 @@ mod tests {
                 cert_name: None,
             },
             helper_image: None,
-            slots,
+            slots: slots.into(),
+            claims: ClaimApi::V1,
             scheduler: Scheduler::Native,
             preempts: false,
             default_grace_seconds: 60,
@@ -350,6 +357,7 @@ mod tests {
         let excluded = BTreeSet::from(["bad".to_owned()]);
         let request = PlaceholderRequest {
             allocation_id: &"7.t.1".into(),
+            resource_pool: "default",
             namespace: "tasks",
             shares,
             demands,
@@ -529,6 +537,14 @@ mod tests {
         );
     }
 
+    #[test]
+    fn nodes_are_not_asked_for_where_slots_are_claimed() {
+        let class = crate::DeviceClass::new("gpu.example.com", None);
+        let facts = facts(SlotResource::Devices(class));
+        let refused = made(&facts, &[share(1, 1)], None).unwrap_err();
+        assert!(refused.contains("devices that pods claim"), "{refused}");
+    }
+
     proptest! {
         /// A node that holds the placeholders of a share holds the pods of the task, of whatever they consist.
         #[test]
@@ -548,7 +564,7 @@ mod tests {
             prop_assert_eq!(&made.jobs[0]["spec"]["parallelism"], &json!(parts));
             prop_assert_eq!(holds(pod, "memory"), memory * u64::from(containers));
             let processors = millis * u64::from(containers);
-            let of_slots = u64::from(slots) * facts.slots.per_slot();
+            let of_slots = u64::from(slots) * facts.slots.usual().per_slot();
             if by_processor {
                 prop_assert_eq!(holds(pod, "cpu"), processors.max(of_slots));
             } else {

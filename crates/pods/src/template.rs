@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::admission::DEFAULT_TOLERATIONS;
 use crate::affinity::{self, PLACEMENT_GATE};
+use crate::devices::CLAIM;
 use crate::environment;
 use crate::facts::{ClusterFacts, MasterCert, Member, SlotResource};
 use crate::json::{self, Object};
@@ -99,6 +100,8 @@ pub(crate) struct Source<'a> {
     pub(crate) members: usize,
     /// Whether the Secret has a login for the image's registry.
     pub(crate) has_login: bool,
+    /// Name of the template of the claims for their slots; `None` = they claim none.
+    pub(crate) claim: Option<&'a str>,
 }
 
 /// What a template is of.
@@ -112,6 +115,11 @@ pub(crate) struct PodSpec {
 impl Source<'_> {
     fn container(&self) -> &ContainerSpec {
         &self.first.start.spec
+    }
+
+    /// How its slots are asked of Kubernetes.
+    fn slots(&self) -> &SlotResource {
+        self.facts.slots.of(self.first.pool())
     }
 
     fn shares_network(&self) -> bool {
@@ -137,7 +145,7 @@ impl Source<'_> {
             json::take_list(&mut task, "env"),
         );
         for container in containers.iter_mut().chain(&mut init_containers) {
-            without_gpus(container);
+            without_gpus(container, self.slots());
         }
         let own = self.own_volumes(&task);
         let task = self.task_container(task, variables.env, &own);
@@ -146,6 +154,10 @@ impl Source<'_> {
         spec.insert("containers".to_owned(), containers.into());
         spec.insert("initContainers".to_owned(), init_containers.into());
         self.lay_volumes(&mut spec, own);
+        if let Some(template) = self.claim {
+            let own = json!({"name": CLAIM, "resourceClaimTemplateName": template});
+            add_named(&mut spec, "resourceClaims", own);
+        }
         if self.has_login {
             let mut secrets = json::take_list(&mut spec, "imagePullSecrets");
             secrets.push(json!({"name": self.job_name}));
@@ -306,16 +318,22 @@ impl Source<'_> {
     fn resources(&self, of_user: Object) -> Object {
         let mut resources = of_user;
         let slots = u64::from(self.first.slots());
-        let amount = match &self.facts.slots {
-            SlotResource::Extended(_) => slots.to_string(),
-            SlotResource::Cpu { millis } => format!("{}m", slots.saturating_mul(*millis)),
+        let resource = self.slots();
+        let amount = match resource {
+            SlotResource::Extended(_) => Some(slots.to_string()),
+            SlotResource::Cpu { millis } => Some(format!("{}m", slots.saturating_mul(*millis))),
+            SlotResource::Devices(_) => None,
         };
+        let amount = amount.filter(|_| slots > 0);
+        if self.claim.is_some() {
+            add_named(&mut resources, "claims", json!({"name": CLAIM}));
+        }
         for kind in ["requests", "limits"] {
             let mut amounts = json::take_object(&mut resources, kind);
             // No pod has devices that it was not given slots for.
-            amounts.retain(|name, _| !is_gpu(name));
-            if slots > 0 {
-                amounts.insert(self.facts.slots.name().to_owned(), amount.clone().into());
+            amounts.retain(|name, _| !resource.gives_alone(name));
+            if let Some(amount) = &amount {
+                amounts.insert(resource.name().to_owned(), amount.clone().into());
             }
             if !amounts.is_empty() {
                 resources.insert(kind.to_owned(), amounts.into());
@@ -433,12 +451,8 @@ impl Source<'_> {
     }
 }
 
-pub(crate) fn is_gpu(resource: &str) -> bool {
-    resource == "amd.com/gpu" || resource.starts_with("nvidia.com/")
-}
-
 /// Takes from a container of the user what only the slots of its task give. Images of CUDA ask for all GPUs of the node.
-fn without_gpus(container: &mut Value) {
+fn without_gpus(container: &mut Value, slots: &SlotResource) {
     let Some(container) = container.as_object_mut() else {
         return;
     };
@@ -447,12 +461,20 @@ fn without_gpus(container: &mut Value) {
             .get_mut("resources")
             .and_then(|resources| resources.get_mut(kind)?.as_object_mut());
         if let Some(amounts) = amounts {
-            amounts.retain(|name, _| !is_gpu(name));
+            amounts.retain(|name, _| !slots.gives_alone(name));
         }
     }
     let mut env = json::take_list(container, "env");
     environment::hide_gpus(&mut env);
     container.insert("env".to_owned(), env.into());
+}
+
+/// Adds an element of the system's to a list of named ones, in place of the user's of that name.
+fn add_named(of: &mut Object, key: &str, own: Value) {
+    let mut list = json::take_list(of, key);
+    list.retain(|element| name(element) != name(&own));
+    list.push(own);
+    of.insert(key.to_owned(), list.into());
 }
 
 /// A volume of the system with its place in the task's container.

@@ -288,7 +288,7 @@ fn slots_become_requests_and_limits() {
         ("no processors", &cpu, 0, Value::Null, true),
     ] {
         let mut facts = facts();
-        facts.slots = slots.clone();
+        facts.slots = slots.clone().into();
         let mut member = command();
         member.start.spec.slots = SlotGrant::Count(count);
         let objects = objects(&facts, "work", &[member]).unwrap();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use det_pods::{GATEWAY_GROUP, GroupApi, TcpRouteApi};
+use det_pods::{ClaimApi, GATEWAY_GROUP, GroupApi, TcpRouteApi};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use kube::api::{
@@ -41,6 +41,10 @@ pub(crate) enum Kind {
     Gateway,
     ListenerSet,
     TcpRoute(TcpRouteApi),
+    DeviceClass(ClaimApi),
+    ResourceSlice(ClaimApi),
+    ResourceClaim(ClaimApi),
+    ResourceClaimTemplate(ClaimApi),
 }
 
 impl Kind {
@@ -67,6 +71,12 @@ impl Kind {
             Self::Gateway => (GATEWAY_GROUP, "v1", "Gateway", "gateways"),
             Self::ListenerSet => (GATEWAY_GROUP, "v1", "ListenerSet", "listenersets"),
             Self::TcpRoute(api) => (GATEWAY_GROUP, api.version(), "TCPRoute", "tcproutes"),
+            Self::DeviceClass(api) => of_claims(api, "DeviceClass", "deviceclasses"),
+            Self::ResourceSlice(api) => of_claims(api, "ResourceSlice", "resourceslices"),
+            Self::ResourceClaim(api) => of_claims(api, "ResourceClaim", "resourceclaims"),
+            Self::ResourceClaimTemplate(api) => {
+                of_claims(api, "ResourceClaimTemplate", "resourceclaimtemplates")
+            }
         };
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
     }
@@ -87,8 +97,21 @@ impl Kind {
             Self::Gateway => "Gateways",
             Self::ListenerSet => "ListenerSets",
             Self::TcpRoute(_) => "TCPRoutes",
+            Self::DeviceClass(_) => "DeviceClasses",
+            Self::ResourceSlice(_) => "ResourceSlices",
+            Self::ResourceClaim(_) => "ResourceClaims",
+            Self::ResourceClaimTemplate(_) => "ResourceClaimTemplates",
         }
     }
+}
+
+fn of_claims(
+    api: ClaimApi,
+    kind: &'static str,
+    plural: &'static str,
+) -> (&'static str, &'static str, &'static str, &'static str) {
+    let (group, version) = api.group_version();
+    (group, version, kind, plural)
 }
 
 /// Why a request failed.
@@ -225,7 +248,12 @@ impl KubeApi {
 
     fn of(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
         let (writer, resource) = (self.writer.clone(), kind.resource());
-        if namespace.is_empty() || matches!(kind, Kind::Namespace | Kind::PriorityClass) {
+        if namespace.is_empty()
+            || matches!(
+                kind,
+                Kind::Namespace | Kind::PriorityClass | Kind::DeviceClass(_)
+            )
+        {
             return Api::all_with(writer, &resource);
         }
         Api::namespaced_with(writer, namespace, &resource)
@@ -329,14 +357,15 @@ impl KubeApi {
         }
     }
 
-    /// Deletes a Secret that this Job does not own: the master stopped before it could make it the owner. `job_uid` `None` =
+    /// Deletes an object that this Job does not own: the master stopped before it could make it the owner. `job_uid` `None` =
     /// there is no Job, and one with any owner stays.
     pub(crate) async fn delete_unowned(
         &self,
+        kind: Kind,
         at: (&str, &str),
         (cluster, job_uid): (&str, Option<&str>),
     ) -> Result<(), ApiError> {
-        let found = match self.get(Kind::Secret, at).await {
+        let found = match self.get(kind, at).await {
             Err(ApiError::Absent) => return Ok(()),
             found => found?,
         };
@@ -355,7 +384,7 @@ impl KubeApi {
             return Ok(());
         }
         let uid = crate::creating::uid(&found).to_owned();
-        self.delete(Kind::Secret, at, &uid, None).await
+        self.delete(kind, at, &uid, None).await
     }
 
     /// Whether the master has a right in a namespace.

@@ -12,6 +12,7 @@ use det_taskspec::ContainerExit;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::devices::Devices;
 use crate::placed::{self, ByContainer, OnPlace};
 
 /// An object of a namespace.
@@ -181,9 +182,9 @@ impl OnPlace for StartingContainer {
 }
 
 /// The slots of a place that a container holds.
-struct Share<'a> {
-    place: &'a PlaceId,
-    slots: u32,
+pub(crate) struct Share<'a> {
+    pub(crate) place: &'a PlaceId,
+    pub(crate) slots: u32,
 }
 
 /// A Kubernetes Job of ours, as it is known here.
@@ -217,8 +218,6 @@ pub(crate) struct Job {
 pub(crate) struct Pod {
     pub(crate) uid: String,
     pub(crate) node: Option<String>,
-    /// What it holds of the resource that slots are.
-    pub(crate) holds: u64,
     /// All that it takes of its node.
     pub(crate) takes: Resources,
     /// Its Job, and its number there, if it is one of ours.
@@ -248,6 +247,8 @@ pub(crate) struct PlaceholderJob {
 #[derive(Debug, Default)]
 pub(crate) struct Books {
     pub(crate) nodes: BTreeMap<String, Arc<NodeFacts>>,
+    /// The devices that pods claim, where slots are some.
+    pub(crate) devices: Devices,
     pub(crate) pods: BTreeMap<ObjectKey, Pod>,
     /// The pods of each node.
     pods_on: BTreeMap<String, BTreeSet<ObjectKey>>,
@@ -283,33 +284,8 @@ impl Books {
             .collect()
     }
 
-    /// What others than the containers of this place hold on its node: pods that are not ours, and containers of the node's
-    /// places in other pools. Placeholders hold nothing: they give way. In the unit of the resource; `per_slot` = what a slot is of it.
-    pub(crate) fn foreign(&self, node: &str, place: &PlaceId, per_slot: u64) -> u64 {
-        let is_expected = |pod: &Pod| {
-            let job = pod.job.as_ref();
-            job.is_some_and(|(job, _)| self.expected.contains(job))
-        };
-        let strangers = self.on(node).filter(|pod| {
-            pod.container.is_none() && pod.placeholder.is_none() && !is_expected(pod)
-        });
-        let strangers = strangers.map(|pod| pod.holds);
-        // What pods of ours hold beside their slots, in containers of the user's own.
-        let beside = self.on(node).filter_map(|pod| {
-            let held = self.held.get(pod.container.as_ref()?)?;
-            let slots = u64::from(held.slots).saturating_mul(per_slot);
-            Some(pod.holds.saturating_sub(slots))
-        });
-        let strangers = strangers.chain(beside).fold(0, u64::saturating_add);
-        let here = self.shares(self.held.on_node(node), self.starting.on_node(node));
-        let elsewhere = here.filter(|share| share.place != place);
-        let slots = elsewhere.map(|share| u64::from(share.slots));
-        let slots = slots.fold(0, u64::saturating_add);
-        strangers.saturating_add(slots.saturating_mul(per_slot))
-    }
-
     /// The pods of a node.
-    fn on(&self, node: &str) -> impl Iterator<Item = &Pod> {
+    pub(crate) fn on(&self, node: &str) -> impl Iterator<Item = &Pod> {
         let names = self.pods_on.get(node).into_iter().flatten();
         names.filter_map(|name| self.pods.get(name))
     }
@@ -355,7 +331,7 @@ impl Books {
     }
 
     /// What containers hold that have not ended, those included whose objects are being made.
-    fn shares<'s>(
+    pub(crate) fn shares<'s>(
         &'s self,
         held: impl Iterator<Item = (&'s ContainerId, &'s HeldContainer)>,
         starting: impl Iterator<Item = (&'s ContainerId, &'s StartingContainer)>,

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{Kind, KubeApi};
 use crate::books::ObjectKey;
 use crate::containers::secret_is_gone;
+use crate::devices::{DeviceAccess, Devices, devices_are};
 use crate::exposing::ServiceExposure;
 use crate::fitting::Fitting;
 use crate::growing::Placeholders;
@@ -48,6 +49,8 @@ const LONG_PAUSE: Duration = Duration::from_secs(4);
 pub(crate) struct ClusterState {
     /// Namespace of pools that have none.
     pub(crate) namespace: String,
+    /// How devices are claimed; `None` = slots are none.
+    pub(crate) claiming: Option<DeviceAccess>,
     /// The attempts that have not ended.
     pub(crate) attempts: BTreeMap<AllocationId, LiveAttempt>,
     /// The namespaces that workspaces are bound to, as the master last announced them.
@@ -72,6 +75,8 @@ pub(crate) struct Cluster<C: GrowthCore + NamespaceCore> {
     looks_for_leftovers: bool,
     bindings: watch::Receiver<Bindings>,
     growing: Placeholders,
+    /// Kinds of objects of which everything must be known.
+    watched: Vec<Kind>,
     /// Kinds of objects of which everything is known.
     listed: BTreeSet<Kind>,
     /// Kinds that tasks run without and that cannot be read, which is logged once.
@@ -95,10 +100,13 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
     ) -> Self {
         let ClusterState {
             namespace,
+            claiming,
             attempts,
             bindings,
             reach,
         } = begin;
+        let of_devices = claiming.iter().flat_map(DeviceAccess::watched);
+        let watched = WATCHED.into_iter().chain(of_devices).collect();
         let (sender, messages) = mpsc::channel(WAITING);
         let identity = (settings.manager.as_str(), &settings.cluster_id);
         let exposing = ServiceExposure::begin(&settings.exposure, identity, &api, &sender);
@@ -106,14 +114,17 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
         reach.connected(&settings, addresses, (&api, &sender));
         let places = Places::new(core.clone(), Arc::clone(&settings), sender.clone());
         let requests = Requests { api, sender };
+        let mut observer = Observer::new(
+            Arc::clone(&settings),
+            (&facts, &namespace),
+            attempts,
+            requests,
+        );
+        observer.books.devices = Devices::new(claiming, &observer.cluster);
         Self {
             core,
-            observer: Observer::new(
-                Arc::clone(&settings),
-                (&facts, &namespace),
-                attempts,
-                requests,
-            ),
+            observer,
+            watched,
             limits: Limits::new(&settings, &namespace),
             limits_changed: false,
             looks_for_leftovers: false,
@@ -141,7 +152,7 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
         shutdown: &CancellationToken,
     ) -> ServingEnd {
         let label = format!("{}={}", det_pods::CLUSTER_LABEL, self.observer.cluster);
-        let mut watched = watches(&self.observer.requests.api, &label);
+        let mut watched = watches(&self.observer.requests.api, &self.watched, &label);
         let mut waiting = self.core.waiting_changes(&self.settings.manager);
         let mut repeat = tokio::time::interval(REPEAT_ENDS);
         repeat.reset();
@@ -275,7 +286,7 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
 
     /// Whether everything is known of the kinds that matter.
     fn is_complete(&self) -> bool {
-        WATCHED.iter().all(|kind| self.listed.contains(kind))
+        self.watched.iter().all(|kind| self.listed.contains(kind))
     }
 
     fn has_ended(&self, id: &ContainerId) -> bool {
@@ -301,6 +312,12 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
                 observer.pod_is_gone(&named(&pod));
             }
             WatchEvent::Gone(Kind::Job, job) => observer.job_is_gone(&named(&job)),
+            WatchEvent::Applied(kind @ (Kind::ResourceSlice(_) | Kind::ResourceClaim(_)), it) => {
+                devices_are(observer, kind, &it, true);
+            }
+            WatchEvent::Gone(kind @ (Kind::ResourceSlice(_) | Kind::ResourceClaim(_)), it) => {
+                devices_are(observer, kind, &it, false);
+            }
             WatchEvent::Applied(Kind::Event, event) => {
                 // What the first list contains has happened before this manager began, and was noted then.
                 if self.listed.contains(&Kind::Event) {
@@ -527,7 +544,7 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
 
     /// Finds out why nodes have no slots.
     fn look_for_slots(&mut self, nodes: &BTreeSet<String>) {
-        let (known, slots) = (&self.observer.books.nodes, &self.settings.slots);
+        let (known, slots) = (&self.observer.books.nodes, self.settings.slots.usual());
         for node in nodes {
             let facts = known.get(node).map(AsRef::as_ref);
             self.small_nodes.update(node, facts, slots);

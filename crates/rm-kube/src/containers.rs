@@ -426,11 +426,17 @@ impl Container<'_> {
             job.uid.clone(),
         );
         let secret = job.secret.clone().filter(|_| !job.owns);
+        let claims = self.observer.books.devices.api();
         let cluster = self.observer.cluster.clone();
         self.observer.requests.about(self.id, is_again, async move {
             if let Some(secret) = secret {
                 let of = (name.namespace.as_str(), secret.as_str());
-                api.delete_unowned(of, (&cluster, Some(&uid))).await?;
+                let owner = (cluster.as_str(), Some(uid.as_str()));
+                api.delete_unowned(Kind::Secret, of, owner).await?;
+                if let Some(claims) = claims {
+                    let kind = Kind::ResourceClaimTemplate(claims);
+                    api.delete_unowned(kind, at(&name), owner).await?;
+                }
             }
             api.delete(Kind::Job, at(&name), &uid, None).await
         });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::AllocationId;
-use det_pods::{ClusterFacts, Member, Objects, RECORD_ANNOTATION, Seal, owner_patch};
+use det_pods::{ClaimApi, ClusterFacts, Member, Objects, RECORD_ANNOTATION, Seal, owner_patch};
 use det_taskspec::ContainerExit;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -171,6 +171,13 @@ impl Creation {
             let renewed = json!({"data": null, "stringData": secret["stringData"]});
             self.patch(Kind::Secret, secret, &renewed).await?;
         }
+        // Before their pods: those would wait for them, and have an event of that.
+        if made.jobs.is_empty() {
+            for template in &objects.claim_templates {
+                self.create(Kind::ResourceClaimTemplate(self.facts.claims), template)
+                    .await?;
+            }
+        }
         for job in objects.jobs.iter().skip(made.jobs.len()) {
             made.jobs.push(match self.create(Kind::Job, job).await? {
                 CreatedObject::New(job) => job,
@@ -190,7 +197,9 @@ impl Creation {
                 self.patch(kind, &object, &owners).await?;
             }
         }
-        self.patch(Kind::Secret, secret, &owners).await?;
+        for (kind, object) in unowned(&objects, self.facts.claims) {
+            self.patch(kind, object, &owners).await?;
+        }
         Ok(std::mem::take(&mut made.jobs))
     }
 
@@ -258,8 +267,8 @@ impl Creation {
         // Those that could not be made have not been created either.
         let Ok(objects) = self.objects() else { return };
         let jobs = objects.jobs.iter().map(|job| (Kind::Job, job));
-        let secret = [(Kind::Secret, &objects.secret)];
-        let all = secret.into_iter().chain(dependents(&objects)).chain(jobs);
+        let all = unowned(&objects, self.facts.claims);
+        let all = all.chain(dependents(&objects)).chain(jobs);
         let all: Vec<(Kind, Value)> = all.map(|(kind, it)| (kind, identity(it))).collect();
         drop(objects);
         for (kind, object) in &all {
@@ -301,6 +310,13 @@ struct Jobs {
     jobs: Vec<Value>,
     /// The `PriorityClass` that they are made with, if any.
     class: Option<String>,
+}
+
+/// What is made before the Jobs, and has no owner until they are made.
+fn unowned(objects: &Objects, claims: ClaimApi) -> impl Iterator<Item = (Kind, &Value)> {
+    let templates = objects.claim_templates.iter();
+    let templates = templates.map(move |it| (Kind::ResourceClaimTemplate(claims), it));
+    templates.chain([(Kind::Secret, &objects.secret)])
 }
 
 /// What is made after the Jobs, which own it.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use det_ids::PlaceId;
-use det_pods::{NodeFacts, Resources};
+use det_pods::{NodeFacts, Resources, SlotResources};
 use det_rm::{Fit, FitQuery, Misfits, PlacementRequest, ReadDemands};
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ pub(crate) struct PlaceFacts {
 pub(crate) struct NodeFit {
     /// Facts of each place, by name of the pool.
     pools: BTreeMap<String, BTreeMap<PlaceId, Arc<PlaceFacts>>>,
-    slot_resource: String,
+    slots: SlotResources,
     limits: Limits,
     answers: Mutex<Answers>,
 }
@@ -77,13 +77,13 @@ impl NodeFit {
     /// `before` = what was known before: answers that have stayed the same stay the same objects.
     pub(crate) fn new(
         pools: BTreeMap<String, BTreeMap<PlaceId, Arc<PlaceFacts>>>,
-        slot_resource: String,
+        slots: SlotResources,
         limits: Limits,
         before: Option<&Self>,
     ) -> Self {
         let fit = Self {
             pools,
-            slot_resource,
+            slots,
             limits,
             answers: Mutex::default(),
         };
@@ -126,8 +126,8 @@ impl NodeFit {
             Misfits::of(places.filter_map(|(place, facts)| {
                 let excluded = limits.and_then(|limits| limits.excludes(namespace, &facts.node));
                 let excluded = excluded.map(|reason| (true, reason));
-                let misfit = excluded
-                    .or_else(|| facts.misfit(demands, &question.key, &self.slot_resource))?;
+                let resource = self.slots.of(&question.pool).name();
+                let misfit = excluded.or_else(|| facts.misfit(demands, &question.key, resource))?;
                 Some((place.clone(), misfit))
             }))
         };
@@ -211,9 +211,9 @@ impl Fitting {
         if !is_news {
             return None;
         }
-        let resource = self.settings.slots.name().to_owned();
+        let slots = self.settings.slots.clone();
         let before = self.reported.as_deref();
-        let fit = NodeFit::new(self.pools.clone(), resource, limits.clone(), before);
+        let fit = NodeFit::new(self.pools.clone(), slots, limits.clone(), before);
         let fit = Arc::new(fit);
         self.reported = Some(Arc::clone(&fit));
         Some(fit)

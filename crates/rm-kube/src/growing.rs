@@ -360,6 +360,7 @@ impl Placeholders {
         let left = rules.give_up_after.saturating_sub(since(began, now));
         let request = PlaceholderRequest {
             allocation_id: id,
+            resource_pool: &gang.resource_pool,
             namespace: &namespace,
             shares: &gang.shares,
             demands: gang.demands.as_ref(),

@@ -19,6 +19,7 @@ mod cluster;
 mod containers;
 mod creating;
 mod desk;
+mod devices;
 mod events;
 mod exposing;
 mod fitting;
@@ -34,6 +35,7 @@ mod leftovers;
 mod limits;
 mod messages;
 mod observing;
+mod occupancy;
 mod placed;
 mod places;
 mod reach;
@@ -47,17 +49,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::AllocationId;
-use det_pods::{ClusterFacts, MasterUrl};
+use det_pods::{ClaimApi, ClusterFacts, MasterUrl};
 use det_rm::{GrowthCore, Health, LiveAttempt, NamespaceCore};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::KubeApi;
 use crate::cluster::{Cluster, ClusterState};
+use crate::devices::DeviceAccess;
 use crate::keeper::Keeper;
 
 pub use desk::ClusterNamespaces;
-pub use det_pods::{GatewayName, GroupApi, MasterCert, Scheduler, Seal, SlotResource};
+pub use det_pods::{
+    DeviceClass, GatewayName, GroupApi, MasterCert, Scheduler, Seal, SlotResource, SlotResources,
+};
 pub use fitting::PodDemands;
 pub use reach::{PodReach, PodStream};
 pub use settings::{
@@ -84,6 +89,7 @@ pub async fn serve<C: NamespaceCore + GrowthCore>(
                 let ConnectedCluster {
                     api,
                     facts,
+                    claiming,
                     namespace,
                     attempts,
                     keeper,
@@ -92,6 +98,7 @@ pub async fn serve<C: NamespaceCore + GrowthCore>(
                 desks.connected(&current.manager, desk);
                 let begin = ClusterState {
                     namespace,
+                    claiming,
                     attempts,
                     bindings: keeper.bindings(),
                     reach: reach.clone(),
@@ -142,6 +149,7 @@ pub(crate) async fn changed(settings: &mut watch::Receiver<Settings>) {
 struct ConnectedCluster<C: GrowthCore + NamespaceCore> {
     api: KubeApi,
     facts: ClusterFacts,
+    claiming: Option<DeviceAccess>,
     namespace: String,
     /// The attempts that have not ended.
     attempts: BTreeMap<AllocationId, LiveAttempt>,
@@ -153,11 +161,11 @@ async fn connected<C: GrowthCore + NamespaceCore>(
     core: &C,
     settings: &Settings,
 ) -> Result<ConnectedCluster<C>, String> {
-    let (api, facts, namespace) = connect(settings).await?;
+    let (api, facts, claiming, namespace) = connect(settings).await?;
     let (mut keeper, desk) = Keeper::new(
         core.clone(),
         (&settings.manager, &namespace),
-        (&facts.cluster_id, &facts.slots),
+        (&facts.cluster_id, facts.slots.usual()),
         &api,
     );
     // Before anything is watched: objects in other namespaces are left alone.
@@ -167,6 +175,7 @@ async fn connected<C: GrowthCore + NamespaceCore>(
     Ok(ConnectedCluster {
         api,
         facts,
+        claiming,
         namespace,
         attempts,
         keeper,
@@ -174,23 +183,27 @@ async fn connected<C: GrowthCore + NamespaceCore>(
     })
 }
 
-async fn connect(settings: &Settings) -> Result<(KubeApi, ClusterFacts, String), String> {
+async fn connect(
+    settings: &Settings,
+) -> Result<(KubeApi, ClusterFacts, Option<DeviceAccess>, String), String> {
     let api = KubeApi::connect(settings.kubeconfig.as_deref()).await?;
     let namespace = match settings.namespace.as_str() {
         "" => api.own_namespace().to_owned(),
         namespace => namespace.to_owned(),
     };
+    let claiming = devices::found(&api, &settings.slots).await?;
     let facts = ClusterFacts {
         cluster_id: settings.cluster_id.clone(),
         seal: settings.seal.clone(),
         master: master_url(&settings.master, api.own_namespace())?,
         helper_image: settings.helper_image.clone(),
         slots: settings.slots.clone(),
+        claims: claiming.as_ref().map_or(ClaimApi::V1, |it| it.api),
         scheduler: backends::found(&api, &settings.scheduler).await?,
         preempts: settings.preempts,
         default_grace_seconds: 60,
     };
-    Ok((api, facts, namespace))
+    Ok((api, facts, claiming, namespace))
 }
 
 /// How pods reach the master: as configured, else at its service.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use det_ids::WorkspaceId;
 use det_pods::{
-    NamespaceLimits, NamespaceSelector, QuotaDemand, SlotResource, node_selector, quota_limits,
+    NamespaceLimits, NamespaceSelector, QuotaDemand, SlotResources, node_selector, quota_limits,
 };
 use det_rm::FitQuery;
 use serde_json::Value;
@@ -28,7 +28,7 @@ pub(crate) struct Limits {
     of_workspaces: Arc<Bindings>,
     /// Those that limit something, by name: few of a cluster do, and others' may become ones of tasks.
     known: Arc<BTreeMap<String, NamespaceLimits>>,
-    slots: SlotResource,
+    slots: SlotResources,
 }
 
 /// What namespaces demand of the containers of a request.
@@ -156,7 +156,7 @@ impl Limits {
         let demand = QuotaDemand {
             // The keeper reports how many slots quotas leave to workspaces that are bound.
             slots: (!bound).then_some(query.slots),
-            resource: &self.slots,
+            resource: self.slots.of(query.pool),
             demands: query.demands,
         };
         NamespaceDemands {

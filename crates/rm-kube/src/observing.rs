@@ -250,15 +250,15 @@ impl Observer {
         job.exists = false;
         self.services_changed |= !job.service_ports.is_empty();
         let secret = job.secret.clone().filter(|_| !job.owns);
+        let members = job.recorded.members.iter();
+        let members = members.map(|member| member.container_id.clone());
+        self.agenda.containers.extend(members);
         if self.books.expected.contains(name) {
             self.books.gone.insert(job.uid.clone());
         } else if let Some(secret) = secret {
             // An earlier manager may have ended before it made the Job its owner.
-            leftovers::delete_secret(&self.requests, &self.cluster, (&name.namespace, &secret));
+            leftovers::delete_of_job(self, name, &secret);
         }
-        let members = job.recorded.members.iter();
-        let members = members.map(|member| member.container_id.clone());
-        self.agenda.containers.extend(members);
         self.let_go(name);
     }
 
@@ -346,7 +346,6 @@ impl Observer {
         Pod {
             uid: uid(pod).to_owned(),
             node: node.map(str::to_owned),
-            holds: det_pods::holds(pod, self.settings.slots.name()),
             takes: det_pods::requests(pod),
             maker: job.as_ref().and_then(|_| maker(pod)),
             job: job.map(|job| (job, index)),
@@ -393,7 +392,17 @@ impl Observer {
                 let unmade = attempts.filter(|(id, _)| !self.books.has_job_of(id));
                 self.unmade.extend(unmade);
             }
+            Kind::ResourceSlice(_) => {
+                let nodes = self.books.devices.only_slices(present);
+                self.agenda.nodes.extend(nodes);
+            }
+            Kind::ResourceClaim(_) => {
+                let nodes = self.books.devices.only_claims(present);
+                self.agenda.nodes.extend(nodes);
+            }
             Kind::Secret
+            | Kind::DeviceClass(_)
+            | Kind::ResourceClaimTemplate(_)
             | Kind::Service
             | Kind::Event
             | Kind::Namespace

@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use crate::Settings;
 use crate::messages::Message;
 use crate::observing::Observer;
+use crate::occupancy::Occupancy;
 
 /// A place that is served: a node in a pool.
 struct ServedPlace<C: Core> {
@@ -120,10 +121,17 @@ impl<C: Core> Places<C> {
         if !det_pods::admits(spec.unwrap_or(&nothing), facts) {
             return None;
         }
-        let per_slot = self.settings.slots.per_slot();
-        let all = det_pods::slots_of(facts, &self.settings.slots, 0);
-        let foreign = books.foreign(node, place, per_slot);
-        let free_of_others = det_pods::slots_of(facts, &self.settings.slots, foreign);
+        let slots = self.settings.slots.of(&self.settings.pools[pool].name);
+        let occupancy = Occupancy {
+            books,
+            node: facts,
+            slots,
+        };
+        let offered = occupancy.offered();
+        let all = det_pods::slots_of(offered, slots, 0);
+        let differs = |other: &PlaceId| self.settings.differs(node, other, slots);
+        let foreign = occupancy.foreign(place, differs);
+        let free_of_others = det_pods::slots_of(offered, slots, foreign);
         // A node that an administrator or its own state keeps pods off takes nothing new.
         let takes_pods = facts.takes_pods() && !facts.labels.contains_key(&observer.drain_label);
         let usable = if takes_pods {

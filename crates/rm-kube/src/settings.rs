@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use det_ids::{ClusterId, PlaceId};
-use det_pods::{GatewayName, MasterCert, Scheduler, Seal, SlotResource};
+use det_pods::{GatewayName, MasterCert, Scheduler, Seal, SlotResource, SlotResources};
 use det_taskspec::DeviceKind;
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ pub struct Settings {
     /// Its pools, in the order of the configuration.
     pub pools: Vec<PoolSettings>,
     /// How slots are asked of Kubernetes.
-    pub slots: SlotResource,
+    pub slots: SlotResources,
     /// What users are shown a slot as.
     pub slot_kind: DeviceKind,
     /// How pods reach the master.
@@ -131,6 +131,16 @@ impl Settings {
         } else {
             PlaceId::from(format!("{node}@{}", self.pools[pool].name).as_str())
         }
+    }
+
+    /// Whether slots of another place of a node are of something else than these.
+    pub(crate) fn differs(&self, node: &str, place: &PlaceId, slots: &SlotResource) -> bool {
+        let mut pools = self.pools.iter().enumerate();
+        self.slots.differ()
+            && pools.any(|(number, pool)| {
+                self.slots.of(&pool.name).name() != slots.name()
+                    && self.place(node, number) == *place
+            })
     }
 
     /// Whether nodes are asked for in a pool, by its name.

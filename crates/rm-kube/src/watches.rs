@@ -40,9 +40,13 @@ pub(crate) enum WatchEvent {
     Failed(Kind, String),
 }
 
-/// All watches as one stream. `label` selects the Jobs.
-pub(crate) fn watches(api: &KubeApi, label: &str) -> BoxStream<'static, WatchEvent> {
-    let streams = WATCHED.map(|kind| {
+/// All watches as one stream. `watched` = the kinds of which everything must be known; `label` selects the Jobs.
+pub(crate) fn watches(
+    api: &KubeApi,
+    watched: &[Kind],
+    label: &str,
+) -> BoxStream<'static, WatchEvent> {
+    let streams = watched.iter().map(|&kind| {
         let all = watcher::Config::default();
         let config = if kind == Kind::Job {
             all.labels(label)
@@ -52,7 +56,7 @@ pub(crate) fn watches(api: &KubeApi, label: &str) -> BoxStream<'static, WatchEve
         one(api, kind, config)
     });
     let read = READ.map(|kind| one(api, kind, watcher::Config::default()));
-    futures::stream::select_all(streams.into_iter().chain(read)).boxed()
+    futures::stream::select_all(streams.chain(read)).boxed()
 }
 
 /// The watch of one kind, in all namespaces.

@@ -2,7 +2,8 @@
 
 use det_ids::{ExperimentId, JobId, RunId, TaskId, TrialId, UserId, WorkspaceId};
 use det_pods::{
-    ClusterFacts, MasterCert, MasterUrl, Member, Objects, Scheduler, Seal, SlotResource, objects,
+    ClaimApi, ClusterFacts, MasterCert, MasterUrl, Member, Objects, Scheduler, Seal, SlotResource,
+    objects,
 };
 use det_rm::{ContainerStart, Origin};
 use det_taskspec::{ContainerSpec, Entrypoint, Script, SlotGrant, TaskKind, TaskUser};
@@ -24,7 +25,8 @@ pub(crate) fn facts() -> ClusterFacts {
             cert_name: None,
         },
         helper_image: Some("det/helper:1".into()),
-        slots: SlotResource::Extended("nvidia.com/gpu".into()),
+        slots: SlotResource::Extended("nvidia.com/gpu".into()).into(),
+        claims: ClaimApi::V1,
         scheduler: Scheduler::Native,
         preempts: false,
         default_grace_seconds: 30,

@@ -5,6 +5,7 @@ mod api_faults;
 mod backends;
 mod calls;
 mod deletion;
+mod devices;
 mod disruption;
 mod events;
 mod exposure;

@@ -188,7 +188,8 @@ async fn pods_of_ours_take_no_slots_from_us() {
 
 #[tokio::test]
 async fn processors_can_be_slots() {
-    let change = |settings: &mut Settings| settings.slots = SlotResource::Cpu { millis: 7_500 };
+    let change =
+        |settings: &mut Settings| settings.slots = SlotResource::Cpu { millis: 7_500 }.into();
     let scene = Scene::start_with(TestCore::default(), change).await;
     scene.api.add_node("a", 0);
     scene.has_slots("a", 8).await;
@@ -215,7 +216,8 @@ async fn processors_can_be_slots() {
 
 #[tokio::test]
 async fn a_slot_of_more_processors_than_any_node_has_is_explained() {
-    let change = |settings: &mut Settings| settings.slots = SlotResource::Cpu { millis: 8_000 };
+    let change =
+        |settings: &mut Settings| settings.slots = SlotResource::Cpu { millis: 8_000 }.into();
     let scene = Scene::start_with(TestCore::default(), change).await;
     scene.api.add_node("a", 0);
     let small = json!({"status": {"allocatable": {"cpu": "7910m"}}});

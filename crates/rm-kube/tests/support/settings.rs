@@ -24,7 +24,7 @@ pub fn settings(kubeconfig: PathBuf) -> Settings {
             pod_spec: None,
             growth: None,
         }],
-        slots: SlotResource::Extended("nvidia.com/gpu".to_owned()),
+        slots: SlotResource::Extended("nvidia.com/gpu".to_owned()).into(),
         slot_kind: DeviceKind::Cuda,
         master: MasterSettings {
             scheme: None,

@@ -8,8 +8,8 @@ use det_config::master::{
 };
 use det_ids::ClusterId;
 use det_rm_kube::{
-    Exposure, GatewayName, GatewaySettings, GroupApi, GrowthSettings, MasterCert, MasterSettings,
-    PoolSettings, Scheduler, Seal, Settings, SlotResource,
+    DeviceClass, Exposure, GatewayName, GatewaySettings, GroupApi, GrowthSettings, MasterCert,
+    MasterSettings, PoolSettings, Scheduler, Seal, Settings, SlotResource, SlotResources,
 };
 use det_store::{Conn, StoreError, settings};
 use det_taskspec::DeviceKind;
@@ -73,7 +73,10 @@ fn of(
     pools: &[ResourcePool],
 ) -> Result<Settings, String> {
     let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let (slots, slot_kind) = slots(manager);
+    let (usual, slot_kind) = slots(manager);
+    let of_pools = pools
+        .iter()
+        .filter_map(|pool| Some((pool.pool_name.clone(), slots_of_pool(pool)?)));
     let pool = |pool: &ResourcePool| PoolSettings {
         name: pool.pool_name.clone(),
         namespace: pool
@@ -97,7 +100,7 @@ fn of(
         kubeconfig: given(&manager.kubeconfig_path).map(Into::into),
         namespace: manager.default_namespace.clone(),
         pools: pools.iter().map(pool).collect(),
-        slots,
+        slots: SlotResources::new(usual, of_pools.collect()),
         slot_kind,
         master: MasterSettings {
             scheme: (manager.determined_master_scheme.as_deref()).and_then(given),
@@ -172,12 +175,14 @@ fn scheduler(configured: PodScheduler, queue: String) -> Scheduler {
     }
 }
 
+/// What a slot is in a cluster, and what users are shown it as.
 fn slots(manager: &KubernetesManager) -> (SlotResource, DeviceKind) {
+    let extended = |usual: &str| {
+        let named = manager.slot_resource_name.as_deref();
+        SlotResource::Extended(named.unwrap_or(usual).to_owned())
+    };
     match manager.slot_type {
-        SlotType::Rocm => (
-            SlotResource::Extended("amd.com/gpu".into()),
-            DeviceKind::Rocm,
-        ),
+        SlotType::Rocm => (extended("amd.com/gpu"), DeviceKind::Rocm),
         SlotType::Cpu => {
             let cpus = manager.slot_resource_requests.cpu.as_f64();
             // The configuration refuses slots of no size.
@@ -190,11 +195,30 @@ fn slots(manager: &KubernetesManager) -> (SlotResource, DeviceKind) {
             let millis = millis as u64;
             (SlotResource::Cpu { millis }, DeviceKind::Cpu)
         }
-        SlotType::Cuda => (
-            SlotResource::Extended("nvidia.com/gpu".into()),
-            DeviceKind::Cuda,
-        ),
+        SlotType::Cuda => (extended("nvidia.com/gpu"), DeviceKind::Cuda),
+        SlotType::Dra => {
+            // The configuration demands a class.
+            let class = manager.device_class.as_deref().unwrap_or_default();
+            // By what classes of AMD's driver are called; the kind decides which image tasks get.
+            let kind = if class.ends_with("amd.com") {
+                DeviceKind::Rocm
+            } else {
+                DeviceKind::Cuda
+            };
+            let class = DeviceClass::new(class, manager.device_driver.clone());
+            (SlotResource::Devices(class), kind)
+        }
     }
+}
+
+/// What a slot is in a pool, where it is something else than in the rest of the cluster.
+fn slots_of_pool(pool: &ResourcePool) -> Option<SlotResource> {
+    let extended = pool.slot_resource_name.clone();
+    let class = pool.device_class.as_deref();
+    let class = class.map(|class| DeviceClass::new(class, pool.device_driver.clone()));
+    extended
+        .map(SlotResource::Extended)
+        .or(class.map(SlotResource::Devices))
 }
 
 #[cfg(test)]
@@ -257,6 +281,39 @@ mod tests {
             ports: 50_000..=65_535,
         };
         assert_eq!(found[3].exposure, Exposure::Gateway(gateway));
+    }
+
+    #[test]
+    fn slots_are_what_the_manager_or_the_pool_names() {
+        let found = managers(
+            "
+            resource_manager:
+              type: kubernetes
+              max_slots_per_pod: 8
+              determined_master_host: m
+              slot_resource_name: nvidia.com/mig-1g.10gb
+            resource_pools: [{pool_name: default}, {pool_name: whole, slot_resource_name: nvidia.com/gpu}]
+            additional_resource_managers:
+            - resource_manager:
+                type: kubernetes
+                cluster_name: west
+                max_slots_per_pod: 8
+                determined_master_host: m
+                slot_type: dra
+                device_class: gpu.amd.com
+              resource_pools: [{pool_name: west}, {pool_name: old, device_class: old, device_driver: d.example.com}]
+        ",
+        );
+        let slots = &found[0].slots;
+        assert_eq!(slots.of("default").name(), "nvidia.com/mig-1g.10gb");
+        assert_eq!(slots.of("whole").name(), "nvidia.com/gpu");
+        assert_eq!(found[0].slot_kind, DeviceKind::Cuda);
+        let slots = &found[1].slots;
+        let class = |pool: &str| slots.of(pool).class().cloned();
+        assert_eq!(class("west"), Some(DeviceClass::new("gpu.amd.com", None)));
+        let driver = Some("d.example.com".to_owned());
+        assert_eq!(class("old"), Some(DeviceClass::new("old", driver)));
+        assert_eq!(found[1].slot_kind, DeviceKind::Rocm);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value, json};
 
 use super::IGNORED;
-use super::slot_type::{SLOT_TYPE, SlotType};
+use super::slot_type::{self, OBJECT_NAME, RESOURCE_NAME, SLOT_TYPE_OF_PODS, SlotType};
 use crate::container::schema::NOT_EMPTY;
 use crate::errors::ErrorCode;
 use crate::quote::cut;
@@ -23,8 +23,17 @@ keys! {
         /// Service by which pods reach the master.
         #[serde(skip_serializing_if = "Option::is_none")]
         master_service_name: Option<String> = Kind::Text;
-        /// Device that a slot is: an NVIDIA GPU, an AMD GPU or processors.
-        slot_type: SlotType = Kind::Special(&SLOT_TYPE), or("\"cuda\"");
+        /// What a slot is: an NVIDIA GPU, an AMD GPU, processors, or a device that pods claim.
+        slot_type: SlotType = Kind::Special(&SLOT_TYPE_OF_PODS), or("\"cuda\"");
+        /// Extended resource of which a slot is one; `nvidia.com/gpu` or `amd.com/gpu` unless given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        slot_resource_name: Option<String> = Kind::Special(&RESOURCE_NAME);
+        /// `DeviceClass` of the devices that are slots, for slot type `dra`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device_class: Option<String> = Kind::Special(&OBJECT_NAME);
+        /// Driver whose devices are counted, where the class selects by what the master does not evaluate.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device_driver: Option<String> = Kind::Special(&OBJECT_NAME);
         /// What a slot asks for.
         slot_resource_requests: SlotRequests = Kind::Section(&SLOT_REQUESTS), or("{}");
         /// How pods are scheduled beyond what Kubernetes does.
@@ -245,6 +254,7 @@ fn exposure(findings: &mut Findings, node: &Node) {
 /// Rules between the keys, once all layers are merged.
 pub(super) fn complete(findings: &mut Findings, node: &Node) {
     exposure(findings, node);
+    slot_type::of_manager(findings, node);
     let slots = node.get("slot_type");
     let processors = node.find("slot_resource_requests.cpu");
     let positive = processors.is_some_and(

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::manager::{RESOURCE_MANAGER, SCHEDULER};
 use super::provider::PROVIDER;
+use super::slot_type::{self, OBJECT_NAME, RESOURCE_NAME};
 use super::{filled, is_true};
 use crate::container::schema::{NOT_EMPTY, TASK_CONTAINER_DEFAULTS};
 use crate::errors::ErrorCode;
@@ -45,6 +46,15 @@ keys! {
         /// Namespace of the pool's tasks.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kubernetes_namespace: Option<String> = Kind::Text;
+        /// Extended resource of which a slot of the pool is one, where it is another one than the manager's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        slot_resource_name: Option<String> = Kind::Special(&RESOURCE_NAME);
+        /// `DeviceClass` of the devices that are slots of the pool, where it is another one than the manager's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device_class: Option<String> = Kind::Special(&OBJECT_NAME);
+        /// Driver whose devices are counted, where that class selects by what the master does not evaluate.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device_driver: Option<String> = Kind::Special(&OBJECT_NAME);
         /// How far the pool's part of a Kubernetes cluster grows for tasks that wait; without it the master asks for no nodes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         autoscaling: Option<Autoscaling> = Kind::Section(&AUTOSCALING);
@@ -191,6 +201,25 @@ pub(super) fn document(findings: &mut Findings, root: &Node) {
     }
     slots_of_pods(findings, root, &all);
     growing_pools(findings, &all);
+    resources_of_pools(findings, &all);
+}
+
+/// What slots are is chosen for pools of Kubernetes alone.
+fn resources_of_pools(findings: &mut Findings, all: &[ManagerWithPools<'_>]) {
+    for managed in all {
+        let is_of_pods = managed.kind() == Some(ManagerKind::Kubernetes);
+        for (index, pool) in managed.pools.iter().enumerate() {
+            managed.within(findings, "resource_pools", |findings| {
+                findings.within(index, |findings| {
+                    if is_of_pods {
+                        slot_type::of_pool(findings, managed.manager, pool);
+                    } else {
+                        slot_type::of_other_pool(findings, pool);
+                    }
+                });
+            });
+        }
+    }
 }
 
 /// Pools grow by the autoscaler of a Kubernetes cluster alone.
