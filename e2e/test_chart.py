@@ -340,6 +340,25 @@ def test_a_gateway_may_be_changed_only_where_a_manager_of_this_cluster_uses_it()
     assert not rights(elsewhere, "Role", "determined-gateway-0-r"), "that Gateway is in another cluster"
 
 
+def test_devices_may_be_claimed_only_where_a_manager_of_this_cluster_does_so() -> None:
+    claims = ("--set", "slotType=dra", "--set", "deviceClass=gpu.example.com", "--set", "deviceDriver=d.example.com")
+    found = objects(*LEAST, *claims)
+    manager = configuration(found)["resource_manager"]
+    assert (manager["slot_type"], manager["device_class"]) == ("dra", "gpu.example.com")
+    assert manager["device_driver"] == "d.example.com"
+    of_claims = ("deviceclasses", "resourceslices", "resourceclaims", "resourceclaimtemplates")
+
+    def claimed(found: list[dict[str, Any]], kind: str) -> set[tuple[str, str]]:
+        return {one for one in rights(found, kind, "determined-master-r") if one[0] in of_claims}
+
+    reads = {(kind, verb) for kind in ("resourceslices", "resourceclaims") for verb in ("get", "list", "watch")}
+    assert claimed(found, "ClusterRole") == reads | {("deviceclasses", "get")}
+    writes = {("resourceclaimtemplates", verb) for verb in ("create", "get", "patch", "delete")}
+    assert claimed(found, "Role") == writes
+    for kind in ("ClusterRole", "Role"):
+        assert not claimed(of_case("defaults"), kind)
+
+
 def test_two_releases_share_no_name() -> None:
     def names(release: str, *words: str) -> set[tuple[str, str]]:
         found = objects(*LEAST, *words, release=release)
@@ -437,6 +456,7 @@ def test_a_labelled_node_gets_one_agent_of_its_pool() -> None:
         (("maxSlotsPerPod=8", "checkpointStorage.type=s3"), "checkpointStorage.bucket is required"),
         (("slotType=cpu",), "slotResourceRequests.cpu"),
         (("slotType=tpu",), "/slotType"),
+        (("slotType=dra",), "slotType dra needs deviceClass"),
         (("defaultScheduler=priority",), "/defaultScheduler"),
         (("taskExposure=ingress",), "/taskExposure"),
         (("taskExposure=gateway",), "needs internalTaskGateway"),

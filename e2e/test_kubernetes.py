@@ -41,9 +41,11 @@ def namespace(control_plane: Kubernetes) -> Iterator[str]:
 
 @contextlib.contextmanager
 def managing(control_plane: Kubernetes, namespace: str, **more: Any) -> Iterator[Cluster]:
-    """A master whose only resource manager is the control plane; `pools` are its resource pools."""
+    """A master whose only resource manager is the control plane; `pools` are its resource pools, `settings` those of the
+    chart by which it has its rights (`KEY=VALUE`)."""
     pools = more.pop("pools", None)
-    access = more.pop("kubeconfig_path", None) or control_plane.masters_kubeconfig(namespace)
+    settings = more.pop("settings", ())
+    access = more.pop("kubeconfig_path", None) or control_plane.masters_kubeconfig(namespace, *settings)
     manager = {
         "type": "kubernetes",
         "kubeconfig_path": access,

@@ -288,8 +288,11 @@ master merges the files of its directory in the order of their names. Result: a 
 {{- if not (kindIs "invalid" $v.maxSlotsPerPod) -}}{{- $_ := set $manager "max_slots_per_pod" (int $v.maxSlotsPerPod) -}}{{- end -}}
 {{- $_ := set $manager "master_service_name" (include "determined.name" (list $root "master-service")) -}}
 {{- $_ := set $manager "slot_type" $s.slotType -}}
+{{- with $v.slotResourceName -}}{{- $_ := set $manager "slot_resource_name" . -}}{{- end -}}
+{{- with $v.deviceClass -}}{{- $_ := set $manager "device_class" . -}}{{- end -}}
+{{- with $v.deviceDriver -}}{{- $_ := set $manager "device_driver" . -}}{{- end -}}
 {{- $cpus := ($v.slotResourceRequests | default dict).cpu -}}
-{{- if and $cpus (ne $s.slotType "cuda") -}}{{- $_ := set $manager "slot_resource_requests" (dict "cpu" $cpus) -}}{{- end -}}
+{{- if and $cpus (not (has $s.slotType (list "cuda" "dra"))) -}}{{- $_ := set $manager "slot_resource_requests" (dict "cpu" $cpus) -}}{{- end -}}
 {{- $_ := set $manager "helper_image" $s.image -}}
 {{- $_ := set $manager "determined_master_port" (int ($v.determinedMasterPort | default $s.port)) -}}
 {{- $_ := set $manager "determined_master_scheme" ($v.determinedMasterScheme | default $s.scheme) -}}

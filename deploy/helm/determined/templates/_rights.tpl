@@ -24,6 +24,14 @@
   resources: [listenersets]
   verbs: [list]
 {{- end }}
+{{- if include "determined.claims" . }}
+- apiGroups: [resource.k8s.io]
+  resources: [resourceslices, resourceclaims]
+  verbs: [get, list, watch]
+- apiGroups: [resource.k8s.io]
+  resources: [deviceclasses]
+  verbs: [get]
+{{- end }}
 {{- end -}}
 
 {{- define "determined.rules.writes" -}}
@@ -42,6 +50,11 @@
   resources: [podgroups]
   verbs: [create, get, patch, delete]
 {{- end }}
+{{- if include "determined.claims" . }}
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates]
+  verbs: [create, get, patch, delete]
+{{- end }}
 {{- if include "determined.forwards" . }}
 - apiGroups: [""]
   # Kubernetes asks for `create` as well since 1.35, where a WebSocket is opened.
@@ -55,14 +68,14 @@
 {{- end }}
 {{- end -}}
 
-{{/* The managers that tasks of this cluster are of, with how they reach services of tasks: a JSON list. */}}
-{{- define "determined.exposures" -}}
+{{/* The managers that tasks of this cluster are of, with what decides which rights they need: a JSON list. */}}
+{{- define "determined.managers" -}}
 {{- $v := .Values -}}
 {{- $gateway := dict -}}
 {{- with $v.internalTaskGateway -}}
 {{- $gateway = dict "gateway_name" .gatewayName "gateway_namespace" .gatewayNamespace -}}
 {{- end -}}
-{{- $managers := list (dict "type" "kubernetes" "task_exposure" $v.taskExposure "internal_task_gateway" $gateway) -}}
+{{- $managers := list (dict "type" "kubernetes" "slot_type" $v.slotType "task_exposure" $v.taskExposure "internal_task_gateway" $gateway) -}}
 {{- $managers = append $managers (merge (dict "type" "kubernetes") (($v.masterConfig | default dict).resource_manager | default dict)) -}}
 {{- range $v.additional_resource_managers -}}
 {{- $managers = append $managers (.resource_manager | default dict) -}}
@@ -78,8 +91,17 @@
 
 {{/* Not empty where a manager of this cluster reaches services of tasks through the API server. */}}
 {{- define "determined.forwards" -}}
-{{- range include "determined.exposures" . | fromJsonArray -}}
+{{- range include "determined.managers" . | fromJsonArray -}}
 {{- if eq (.task_exposure | default "") "port_forward" -}}
+true
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Not empty where a manager of this cluster has slots that pods claim. */}}
+{{- define "determined.claims" -}}
+{{- range include "determined.managers" . | fromJsonArray -}}
+{{- if eq (.slot_type | default "") "dra" -}}
 true
 {{- end -}}
 {{- end -}}
@@ -88,7 +110,7 @@ true
 {{/* The Gateways through which managers of this cluster reach services of tasks: a JSON list without repetition. */}}
 {{- define "determined.gateways" -}}
 {{- $gateways := list -}}
-{{- range include "determined.exposures" . | fromJsonArray -}}
+{{- range include "determined.managers" . | fromJsonArray -}}
 {{- $gateway := .internal_task_gateway | default dict -}}
 {{- if $gateway.gateway_name -}}
 {{- $gateways = append $gateways (dict "name" $gateway.gateway_name "namespace" $gateway.gateway_namespace) -}}

@@ -317,6 +317,9 @@ none is given, and is kept with the volume, whose server keeps the password of i
 {{- if and (eq $s.slotType "cpu") (le (float64 $cpus) 0.0) -}}
 {{- fail "slotType cpu needs slotResourceRequests.cpu, the processors of a slot, such as 7.5" -}}
 {{- end -}}
+{{- if and (eq $s.slotType "dra") (not $v.deviceClass) -}}
+{{- fail "slotType dra needs deviceClass, the DeviceClass whose devices are slots, such as gpu.nvidia.com" -}}
+{{- end -}}
 {{- if kindIs "invalid" $v.maxSlotsPerPod -}}
 {{- $_ := required "maxSlotsPerPod is required: the number of GPUs of a node; of nodes of several sizes, their greatest common divisor" nil -}}
 {{- end -}}
