@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use det_ids::{ClusterId, WorkspaceId};
 use det_pods::{SlotResource, is_made, is_terminating, least_slots, made_namespace_name};
-use det_rm::{NamespaceAccess, NamespaceError, NamespaceRequest};
+use det_rm::{ClassValue, NamespaceAccess, NamespaceError, NamespaceRequest};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
@@ -50,6 +50,8 @@ pub(crate) struct Desk {
     /// Namespace of tasks whose workspace and pool have none.
     pub(crate) default: String,
     pub(crate) carry_out: mpsc::Sender<DeskRequest>,
+    /// Whether the master alone decides when pods start, so that its queue goes by their classes.
+    pub(crate) goes_by_classes: bool,
 }
 
 impl ClusterNamespaces {
@@ -107,6 +109,26 @@ impl NamespaceAccess for ClusterNamespaces {
         desk.carry_out.send(request).await.map_err(|_| ended())?;
         let carried_out = answer.await.map_err(|_| ended())?;
         carried_out.map_err(NamespaceError::Unavailable)
+    }
+
+    async fn value_of_class(
+        &self,
+        manager: &str,
+        class: &str,
+    ) -> Result<ClassValue, NamespaceError> {
+        let desk = self.desk(manager)?;
+        if !desk.goes_by_classes {
+            return Ok(ClassValue::Unused);
+        }
+        match desk.api.get(Kind::PriorityClass, ("", class)).await {
+            Ok(found) => {
+                // The API server completes it with 0.
+                let value = found.get("value").and_then(Value::as_i64);
+                Ok(ClassValue::Value(value.unwrap_or(0)))
+            }
+            Err(ApiError::Absent) => Ok(ClassValue::Missing),
+            Err(error) => Err(NamespaceError::Unavailable(error.to_string())),
+        }
     }
 }
 

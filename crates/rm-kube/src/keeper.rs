@@ -134,6 +134,7 @@ impl<C: NamespaceCore> Keeper<C> {
             slots: slots.clone(),
             default: default.to_owned(),
             carry_out,
+            goes_by_classes: false,
         };
         (keeper, desk)
     }

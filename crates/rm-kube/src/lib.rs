@@ -162,12 +162,13 @@ async fn connected<C: GrowthCore + NamespaceCore>(
     settings: &Settings,
 ) -> Result<ConnectedCluster<C>, String> {
     let (api, facts, claiming, namespace) = connect(settings).await?;
-    let (mut keeper, desk) = Keeper::new(
+    let (mut keeper, mut desk) = Keeper::new(
         core.clone(),
         (&settings.manager, &namespace),
         (&facts.cluster_id, facts.slots.usual()),
         &api,
     );
+    desk.goes_by_classes = facts.scheduler == Scheduler::Native;
     // Before anything is watched: objects in other namespaces are left alone.
     let attempts = keeper.read().await;
     let attempts = attempts

@@ -26,8 +26,8 @@ pub use growth::{GrowthCore, GrowthState, WaitingGang};
 pub use leases::{Lease, LeaseId, Leases};
 pub use manager::{Health, Manager, Membership, PlaceWord, Pool, runs_in};
 pub use namespaces::{
-    AttemptOf, BoundNamespace, LiveAttempt, NamespaceAccess, NamespaceCore, NamespaceError,
-    NamespaceRequest, NamespaceSettings, Namespaces, namespace_fault,
+    AttemptOf, BoundNamespace, ClassValue, LiveAttempt, NamespaceAccess, NamespaceCore,
+    NamespaceError, NamespaceRequest, NamespaceSettings, Namespaces, namespace_fault,
 };
 pub use reach::{ContainerAddress, Reach, ReachError};
 pub use reconcile::{Mutant, Order, PlaceView};

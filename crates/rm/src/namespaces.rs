@@ -117,7 +117,18 @@ pub enum NamespaceError {
     Unavailable(String),
 }
 
-/// What the master asks of managers about namespaces.
+/// What a class of priorities in a cluster is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClassValue {
+    /// The cluster's own scheduler goes by classes, and the master's queue by the priorities of jobs alone.
+    Unused,
+    /// Its value; the higher one is more important.
+    Value(i64),
+    /// The cluster has no class of this name.
+    Missing,
+}
+
+/// What the master asks of managers about namespaces, and about classes of priorities.
 pub trait NamespaceAccess: Send + Sync + 'static {
     /// The name of the namespace that would be made for a workspace.
     ///
@@ -150,6 +161,16 @@ pub trait NamespaceAccess: Send + Sync + 'static {
         manager: &str,
         namespace: &str,
     ) -> impl Future<Output = Result<(), NamespaceError>> + Send;
+
+    /// What a class of priorities of the manager's cluster is worth.
+    ///
+    /// # Errors
+    /// The cluster cannot be asked, or the master may not read its classes.
+    fn value_of_class(
+        &self,
+        manager: &str,
+        class: &str,
+    ) -> impl Future<Output = Result<ClassValue, NamespaceError>> + Send;
 }
 
 /// Why a text is not the name of a namespace that work may run in; `None` = it is.

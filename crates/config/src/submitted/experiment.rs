@@ -31,6 +31,13 @@ pub struct Placement {
     pub resource_pools: Vec<String>,
     /// Whether it names an image, or a template of it does.
     pub names_image: bool,
+    /// Whether it names a priority, or a template or a policy of it does.
+    pub names_priority: bool,
+}
+
+/// Whether a document names a priority, which the pool's default gives it otherwise.
+pub(super) fn names_priority(root: &Node) -> bool {
+    has_value(root, "resources.priority")
 }
 
 /// Whether a document names an image, as policies and the cluster's defaults may, too.
@@ -192,6 +199,7 @@ impl PolicedSubmission<'_> {
             resource_pool: text(ONE_POOL),
             resource_pools: pools,
             names_image: names_image(&self.submitted.to_value()),
+            names_priority: names_priority(&root),
         }
     }
 

@@ -96,7 +96,7 @@ async fn has_no_templates(scene: &Scene) {
 }
 
 #[tokio::test]
-async fn slots_are_the_devices_that_the_class_selects_and_nobody_holds() {
+async fn slots_are_the_devices_that_the_class_selects_and_no_pod_holds() {
     let scene = scene(&["a"]).await;
     publish(&scene.api, "b", &[("d0", "gpu"), ("m0", "mig")]);
     scene.api.add_node("b", 8);

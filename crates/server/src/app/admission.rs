@@ -1,5 +1,7 @@
 //! Whether work may come in at all: the pools it asks for, and whether what it asks for at once can ever be had.
 
+pub(crate) mod classes;
+
 use std::collections::BTreeSet;
 
 use det_config::errors::ConfigError;
@@ -9,6 +11,7 @@ use det_scheduler::{SlotDemand, WaitReason, can_ever_fit};
 use det_store::workspaces::WorkspaceRow;
 use det_taskspec::{PlaceRuntime, RuntimeKind};
 
+use crate::app::cluster_access::ClusterAccess;
 use crate::app::context::Context;
 use crate::app::managers::Managers;
 use crate::app::pools::Pools;
@@ -70,6 +73,7 @@ pub struct Admission {
     managers: Managers,
     pools: Pools,
     snapshots: Snapshots,
+    clusters: ClusterAccess,
 }
 
 impl Admission {
@@ -77,13 +81,14 @@ impl Admission {
     pub(crate) fn new(
         context: Context,
         (managers, pools): (Managers, Pools),
-        snapshots: Snapshots,
+        (snapshots, clusters): (Snapshots, ClusterAccess),
     ) -> Self {
         Self {
             context,
             managers,
             pools,
             snapshots,
+            clusters,
         }
     }
 

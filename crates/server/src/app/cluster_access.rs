@@ -1,10 +1,10 @@
-//! What is asked about namespaces of the clusters of resource managers, through their driver.
+//! What is asked about the clusters of resource managers, through their driver.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use det_ids::WorkspaceId;
-use det_rm::{NamespaceAccess, NamespaceError, NamespaceRequest};
+use det_rm::{ClassValue, NamespaceAccess, NamespaceError, NamespaceRequest};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 
@@ -33,6 +33,12 @@ trait AnyAccess: Send + Sync {
         manager: &'a str,
         namespace: &'a str,
     ) -> BoxFuture<'a, Result<(), NamespaceError>>;
+
+    fn value_of_class<'a>(
+        &'a self,
+        manager: &'a str,
+        class: &'a str,
+    ) -> BoxFuture<'a, Result<ClassValue, NamespaceError>>;
 }
 
 impl<A: NamespaceAccess> AnyAccess for A {
@@ -61,6 +67,14 @@ impl<A: NamespaceAccess> AnyAccess for A {
         namespace: &'a str,
     ) -> BoxFuture<'a, Result<(), NamespaceError>> {
         NamespaceAccess::carry_out(self, manager, namespace).boxed()
+    }
+
+    fn value_of_class<'a>(
+        &'a self,
+        manager: &'a str,
+        class: &'a str,
+    ) -> BoxFuture<'a, Result<ClassValue, NamespaceError>> {
+        NamespaceAccess::value_of_class(self, manager, class).boxed()
     }
 }
 
@@ -100,6 +114,15 @@ impl ClusterAccess {
     /// Has a manager do now what rows want of a namespace; fails if something of that has failed, which is tried again.
     pub(crate) async fn carry_out(&self, manager: &str, namespace: &str) -> AppResult<()> {
         in_time(manager, self.driver.carry_out(manager, namespace)).await
+    }
+
+    /// The value of a class of priorities in a cluster. It is the caller's to decide how long the answer may take.
+    pub(crate) async fn value_of_class(
+        &self,
+        manager: &str,
+        class: &str,
+    ) -> Result<ClassValue, NamespaceError> {
+        self.driver.value_of_class(manager, class).await
     }
 }
 

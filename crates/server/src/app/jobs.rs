@@ -445,6 +445,7 @@ impl JobQueue {
             resource_pool: Some(pool.to_owned()),
             resource_pools: Vec::new(),
             names_image: false,
+            names_priority: true,
         };
         let mut findings = Findings::default();
         self.admission

@@ -379,3 +379,57 @@ async fn a_master_without_kubernetes_has_no_namespaces() {
     assert_eq!(admin.get(&list).await.ok()["namespaceBindings"], json!({}));
     cluster.stop().await;
 }
+
+#[tokio::test]
+async fn a_class_of_priorities_that_a_pod_spec_names_gives_the_job_its_place() {
+    const CLASSES: &str = "scheduling.k8s.io/v1/priorityclasses";
+    let world = World::start().await;
+    let id = world.workspace("vision").await;
+    let first = world.launch(id, "default", 8).await;
+    // The cluster can be asked by now.
+    world.namespace_of(&first).await;
+    for (name, value) in [("urgent", 80), ("beyond", 5000)] {
+        let class = json!({"metadata": {"name": name}, "value": value});
+        world.api.create(CLASSES, "", class);
+    }
+    let launched = async |class: &str, priority: Value| {
+        let resources = json!({"slots": 8, "resource_pool": "default", "priority": priority});
+        let environment = json!({"pod_spec": {"spec": {"priorityClassName": class}}});
+        let config =
+            json!({"entrypoint": ["true"], "resources": resources, "environment": environment});
+        let body = json!({"config": config, "workspaceId": id});
+        let launched = world.user.post("/api/v1/commands", body).await.ok();
+        let job = launched["command"]["jobId"].clone();
+        let queue = "/api/v1/job-queues-v2?resourcePool=default";
+        let queue = world.user.get(queue).await.ok();
+        let jobs = queue["jobs"].as_array().unwrap();
+        let job = jobs
+            .iter()
+            .map(|job| job.get("full").unwrap_or(job))
+            .find(|it| it["jobId"] == job);
+        let texts = launched["messages"].to_string();
+        (job.unwrap()["priority"].clone(), texts)
+    };
+    for (class, given, priority, warning) in [
+        ("urgent", json!(null), 80, ""),
+        ("urgent", json!(20), 20, ""),
+        (
+            "beyond",
+            json!(null),
+            99,
+            "has the value 5000; the job has priority 99",
+        ),
+        (
+            "nowhere",
+            json!(null),
+            50,
+            "which cluster \"lab\" does not have",
+        ),
+    ] {
+        let (found, warnings) = launched(class, given.clone()).await;
+        assert_eq!(found, priority, "{class} {given}");
+        let warnings = warnings.replace('\\', "");
+        assert!(warnings.contains(warning), "{class}: {warnings}");
+    }
+    world.cluster.stop().await;
+}

@@ -239,6 +239,7 @@ fn placement_is_known_before_completion() {
             resource_pool: Some("cpu".into()),
             resource_pools: vec![],
             names_image: false,
+            names_priority: false,
         }
     );
     let size = |slots, is_single_node| {

@@ -183,13 +183,13 @@ pub(super) struct QueueServices {
 }
 
 impl QueueServices {
-    fn new(base: &Base, events: &EventServices) -> Self {
+    fn new(base: &Base, events: &EventServices, clusters: ClusterAccess) -> Self {
         let (context, homes, pools) = (&base.context, &base.homes, &base.pools);
         let policies = ConfigPolicies::new(context.clone(), homes.clone(), pools.clone());
         let admission = Admission::new(
             context.clone(),
             (base.managers.clone(), pools.clone()),
-            base.snapshots.clone(),
+            (base.snapshots.clone(), clusters),
         );
         let job_changes = JobChanges::new(
             context.clone(),
@@ -566,7 +566,7 @@ impl Groups {
     pub(super) fn new(foundation: Foundation) -> Self {
         let base = Base::new(&foundation);
         let events = EventServices::new(&base);
-        let queue = QueueServices::new(&base, &events);
+        let queue = QueueServices::new(&base, &events, foundation.clusters.clone());
         let submission = SubmissionServices::new(&base, &events, &queue);
         let homes = HomeServices::new(&base, &events, &queue.renewals, foundation.clusters);
         let reports = ReportServices::new(&base, &events, &queue.policies);

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::{LaunchRequest, Launches, shell};
 use crate::app::admission::Findings;
+use crate::app::admission::classes::{class_of, priority_limit};
 use crate::app::documents::{
     check_capabilities, check_variables, document_error, require_real_secrets, require_storable,
     takes_long, warning_of_variables,
@@ -139,6 +140,7 @@ impl Launches {
             .await?;
         let pool = admitted.pools.first().cloned().unwrap_or_default();
         let errors = governed.placed(std::mem::take(&mut findings.errors));
+        let limit = priority_limit(&policies);
         let has_context =
             !request.files.is_empty() || base.is_some_and(|base| base.archive_of.is_some());
         let completed = self
@@ -171,6 +173,15 @@ impl Launches {
         }
         if kind != LaunchKind::Generic && config.preemptible == Some(true) {
             findings.warnings.push(starts_over(&config));
+        }
+        if let Some(class) = class_of(
+            config.environment.pod_spec.as_ref(),
+            placement.names_priority,
+        ) {
+            let pool = &config.resources.resource_pool;
+            let of_class = self.admission.priority_of_class(class, pool, limit).await;
+            findings.warnings.extend(of_class.warning);
+            config.resources.priority = of_class.priority.or(config.resources.priority);
         }
         Ok(CheckedLaunch {
             config,
