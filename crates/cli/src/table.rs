@@ -84,7 +84,7 @@ impl Listing {
         self.rows.push(row.into_iter().collect());
     }
 
-    /// The list as a table. At a terminal it is no wider than that, if that is wide enough for anything ([`fit`]).
+    /// The list as a table. At a terminal it is no wider than that, if that is wide enough for anything ([`fit()`]).
     pub(crate) fn to_table(&self) -> String {
         let terminal = output::stdout_is_terminal().then(|| Table::new().width());
         let width = terminal.flatten().filter(|width| *width > 0);

@@ -2,7 +2,7 @@
 //!
 //! A Gateway that admits `ListenerSets` has one for each allocation, which belongs to the Job; another one has listeners of
 //! its own added and removed, with annotations that record whose they are. Which ports are taken follows from these
-//! objects alone. [Gateway API: Gateway, `ListenerSet`, `TCPRoute`; <https://gateway-api.sigs.k8s.io/>]
+//! objects alone. (`Gateway`, `ListenerSet` and `TCPRoute` of <https://gateway-api.sigs.k8s.io/>)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;

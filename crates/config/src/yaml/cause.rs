@@ -1,7 +1,7 @@
 //! What most likely made a text no YAML, where the parser reports only what it met: a colon that is missing, a tab in the
 //! indentation, quotes within quotes.
 //!
-//! Like [`unclosed`](super::unclosed) it reads lines of the text after an error. Values are not repeated, since they may be
+//! Like [`unclosed`] it reads lines of the text after an error. Values are not repeated, since they may be
 //! secrets; keys are.
 
 use super::{parser_mentions, position, unclosed};
