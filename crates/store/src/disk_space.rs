@@ -19,12 +19,15 @@ const KEPT_BYTES: u64 = 1 << 30;
 /// The same as a part of the disk, for small ones: a twentieth.
 const KEPT_PART: u64 = 20;
 
+/// Archives up to this size are not refused, as the empty ones of work without files: rows of reports are larger.
+const SMALL_BYTES: u64 = 4 << 10;
+
 /// What space there is for the database's file, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FreeSpace {
     /// Size of the disk.
     pub(crate) total: u64,
-    /// What is free on the disk.
+    /// What is free on the disk, without what the file is going to take of it when it gets what is in the log of the database.
     pub(crate) available: u64,
     /// What is unused inside the database's file.
     pub(crate) unused: u64,
@@ -47,6 +50,9 @@ impl FreeSpace {
     /// Refuses an archive that would leave less than what is kept. It is written twice: to the log of the database, then
     /// to its file.
     pub(crate) fn require(self, bytes: u64) -> Result<(), StoreError> {
+        if bytes <= SMALL_BYTES {
+            return Ok(());
+        }
         let kept = KEPT_BYTES.min(self.total / KEPT_PART);
         let needed = kept
             .saturating_add(bytes)
@@ -202,11 +208,13 @@ mod tests {
         // What deletions have left inside the file is not needed again.
         assert!(disk(100, 6, 0).require(MIB).is_err());
         assert!(disk(100, 6, 1).require(MIB).is_ok());
-        let error = disk(100, 4, 50).require(1).unwrap_err();
+        // One without files needs as much as a report.
+        assert!(disk(100, 0, 0).require(1 << 10).is_ok());
+        let error = disk(100, 4, 50).require(5 << 10).unwrap_err();
         assert_eq!(
             error.to_string(),
             "the disk with the files of the database is nearly full: 4 of its 100 MiB are free, and 6 MiB must be to \
-             store an archive of 1 KiB with the files of new work"
+             store an archive of 5 KiB with the files of new work"
         );
     }
 

@@ -114,18 +114,26 @@ impl LiteConn {
 
     /// What space there is for the database's file; `None` = it is not known.
     pub(crate) fn space(&mut self) -> Result<Option<FreeSpace>, DriverError> {
-        let Some(disk) = self.conn.path().and_then(|path| statvfs(path).ok()) else {
+        let found = self.conn.path().and_then(|path| {
+            let file = std::fs::metadata(path).ok()?;
+            Some((statvfs(path).ok()?, file.len()))
+        });
+        let Some((disk, file_bytes)) = found else {
             return Ok(None);
         };
-        let (pages, page_bytes): (i64, i64) = self.fetch_one(
-            "SELECT f.freelist_count, p.page_size FROM pragma_freelist_count f, pragma_page_size p",
+        let (free, pages, page_bytes): (i64, i64, i64) = self.fetch_one(
+            "SELECT f.freelist_count, c.page_count, p.page_size \
+             FROM pragma_freelist_count f, pragma_page_count c, pragma_page_size p",
             &[],
         )?;
+        let in_pages = |pages: i64| u64::try_from(pages.saturating_mul(page_bytes)).unwrap_or(0);
         let bytes = |blocks: u64| blocks.saturating_mul(disk.fragment_size());
+        // What is in the write-ahead log alone, this transaction's changes among it, goes to the file later.
+        let owed = in_pages(pages).saturating_sub(file_bytes);
         Ok(Some(FreeSpace {
             total: bytes(disk.blocks()),
-            available: bytes(disk.blocks_available()),
-            unused: u64::try_from(pages.saturating_mul(page_bytes)).unwrap_or(0),
+            available: bytes(disk.blocks_available()).saturating_sub(owed),
+            unused: in_pages(free),
         }))
     }
 
