@@ -23,8 +23,8 @@ use memchr::memmem::Finder;
 use self::names::{Name, Names};
 use crate::db::Link;
 use crate::experiments::{Filter, Sort};
-use crate::query::{Query, Value, pieces};
-use crate::{Conn, Store, StoreError};
+use crate::query::{Query, Value};
+use crate::{Store, StoreError};
 
 /// What is read of an experiment.
 #[derive(Debug, crate::Row)]
@@ -192,7 +192,12 @@ pub struct Catalogue {
     entries: RwLock<Entries>,
     /// Held by the caller that reads everything for the first time.
     loading: tokio::sync::Mutex<()>,
+    /// Held by the search that reads long descriptions: it takes one connection at a time from all others.
+    searching: tokio::sync::Mutex<()>,
 }
+
+/// Experiments whose long descriptions are read at once: some 13 MiB at most, before other reads have the connection.
+const TEXTS_AT_ONCE: usize = 200;
 
 impl Catalogue {
     /// An empty one; the first [`Catalogue::refresh`] reads everything.
@@ -245,7 +250,7 @@ impl Catalogue {
     /// that contain what is searched for.
     pub(crate) async fn search<'f>(
         &self,
-        conn: &mut Conn<'_>,
+        store: &Store,
         filter: &'f Filter,
     ) -> Result<Search<'f>, StoreError> {
         let mut search = Search::from(filter);
@@ -258,13 +263,25 @@ impl Catalogue {
             let open = places.filter(|place| wanted.is_open(entries, *place));
             open.map(|place| entries.all.id[place]).collect::<Vec<_>>()
         });
-        let contains = match &conn.link {
-            Link::Lite(_) => "instr(description_folded, ",
-            Link::Pg(_) => "strpos(description_folded, ",
-        };
-        for ids in pieces(&open) {
+        if open.is_empty() {
+            return Ok(search);
+        }
+        let _turn = self.searching.lock().await;
+        for ids in open.chunks(TEXTS_AT_ONCE) {
+            let mut conn = store.read().await?;
+            let conn = &mut conn.conn();
+            let contains = match &conn.link {
+                Link::Lite(_) => "instr(description_folded, ",
+                Link::Pg(_) => "strpos(description_folded, ",
+            };
+            // As many each time: each other number would be another statement, which connections remember.
+            let last = ids.last().copied();
+            let ids = ids
+                .iter()
+                .copied()
+                .chain(std::iter::repeat_n(last, TEXTS_AT_ONCE).flatten());
             let mut query = Query::new("SELECT id FROM experiments");
-            query.any_of("id", ids.iter().copied());
+            query.any_of("id", ids.take(TEXTS_AT_ONCE));
             query
                 .condition(contains)
                 .bind(Value::Text(text.to_lowercase()))

@@ -328,13 +328,13 @@ pub async fn list(
     limit: i64,
 ) -> Result<(Vec<ExperimentRow>, i64), StoreError> {
     catalogue.refresh(store).await?;
+    let search = catalogue.search(store, filter).await?;
     let mut conn = store.read().await?;
     let conn = &mut conn.conn();
     let names: HashMap<UserId, String> = match sort {
         Sort::User => users::names(conn).await?.into_iter().collect(),
         _ => HashMap::new(),
     };
-    let search = catalogue.search(conn, filter).await?;
     let (ids, total) = catalogue.page(&search, sort, descending, offset, limit, &names);
     let mut rows: Vec<ExperimentRow> = Vec::new();
     let mut left = PAGE_BYTES;
@@ -380,10 +380,7 @@ pub async fn numbers(
     filter: &Filter,
 ) -> Result<Vec<ExperimentId>, StoreError> {
     catalogue.refresh(store).await?;
-    let search = {
-        let mut conn = store.read().await?;
-        catalogue.search(&mut conn.conn(), filter).await?
-    };
+    let search = catalogue.search(store, filter).await?;
     let (ids, _) = catalogue.page(&search, Sort::Id, false, 0, -1, &HashMap::new());
     Ok(ids)
 }

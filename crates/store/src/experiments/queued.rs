@@ -47,10 +47,11 @@ impl From<ExperimentRow> for ExperimentHead {
     }
 }
 
-/// The statement of [`queued`], also for the test of query plans.
+/// The statement of [`queued`], also for the test of query plans. `+`: in the order of its numbers SQLite would read the whole
+/// table.
 pub(crate) const QUEUED: &str = "SELECT e.id, e.job_id, e.name, e.machine, e.searcher_name, e.progress, e.unmanaged, \
      u.username FROM experiments e JOIN users u ON u.id = e.owner_id WHERE e.job_id IN \
-     (SELECT a.job_id FROM allocations a WHERE a.ended_at IS NULL) ORDER BY e.id";
+     (SELECT a.job_id FROM allocations a WHERE a.ended_at IS NULL) ORDER BY +e.id";
 
 /// The statement of [`queued_jobs`], also for the test of query plans.
 pub(crate) const QUEUED_JOBS: &str = "SELECT j.* FROM jobs j WHERE j.id IN \
