@@ -26,7 +26,7 @@ const WAITING_PER_ADDRESS: usize = 4;
 /// Names that wait beside those, one login of each, if they have not failed there more often than has no delay.
 const NAMES_PER_ADDRESS: usize = 32;
 /// Logins that wait at once altogether.
-const WAITING: usize = 128;
+const WAITING: usize = 1024;
 
 /// How failures become a delay.
 #[derive(Debug, Clone, Copy)]
@@ -346,8 +346,9 @@ mod tests {
             .filter_map(|number| throttle.wait(&from(&format!("user{number}"), 1), start))
             .collect();
         assert_eq!(one.len(), WAITING_PER_ADDRESS + NAMES_PER_ADDRESS);
-        let all: Vec<_> = (2..=255)
-            .filter_map(|last| throttle.wait(&from("ada", last), start))
+        let all: Vec<_> = (0x0a00_0000..0x0a00_1000_u32)
+            .map(|number| Origin::new("ada", IpAddr::from(number.to_be_bytes())))
+            .filter_map(|origin| throttle.wait(&origin, start))
             .collect();
         assert_eq!(one.len() + all.len(), WAITING);
         drop((one, all));
