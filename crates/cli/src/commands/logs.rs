@@ -279,14 +279,15 @@ async fn lives(client: &Client, source: &LogSource) -> bool {
 }
 
 /// Prints the lines of a log to standard error as they come, until it ends or cannot be read: for what waits, and whose own
-/// outcome is noticed elsewhere. A line that only repeats the one before it, with more around, is left out; `last` is what
-/// the last line that was printed has been logged with.
+/// outcome is noticed elsewhere. A line of the master about the end that only repeats the task's last one, with more before
+/// it, is left out; `last` is what the last line that was printed has been logged with.
 pub(crate) async fn note_all(client: &Client, source: &LogSource, last: &RefCell<String>) {
     let args = LogArgs::following();
     let mut follower = Follower::new(client, source, &args);
     while let Ok(Some(record)) = follower.next(true).await {
         let logged = text(&record, "log").trim().to_owned();
-        if !repeats(&logged, &last.borrow()) {
+        let is_masters = text(&record, "source") == "master";
+        if !(is_masters && repeats(&logged, &last.borrow())) {
             output::log_note(text(&record, "message").trim_end_matches('\n'));
             last.replace(logged);
         }
@@ -295,7 +296,7 @@ pub(crate) async fn note_all(client: &Client, source: &LogSource, last: &RefCell
 
 /// Whether a line ends with what the one before it was.
 fn repeats(line: &str, before: &str) -> bool {
-    !before.is_empty() && line.ends_with(before)
+    !before.is_empty() && line.len() > before.len() && line.ends_with(before)
 }
 
 /// Prints why there are no lines, or no earlier ones: they were deleted, or a filter matches none.

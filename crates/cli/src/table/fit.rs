@@ -3,7 +3,8 @@
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr};
 
 /// How narrow columns become in turn: first those of texts, in which names of users and dates stay whole, then ids, to as much
-/// as commands take in their place; and where that is too wide, both again. No state but the longest is cut.
+/// as commands take in their place; and where that is too wide, both again. No state but the longest is cut, and no UUID:
+/// commands take those of checkpoints whole.
 const STEPS: [(Column, usize); 4] = [
     (Column::Text, 11),
     (Column::Main, 14),
@@ -14,6 +15,8 @@ const STEPS: [(Column, usize); 4] = [
 /// What a column is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
+    /// UUIDs, which are not cut.
+    Whole,
     /// Ids, which users copy, and states.
     Main,
     Text,
@@ -74,15 +77,17 @@ fn remove_empty(rows: &mut [Vec<String>]) {
 
 /// What the columns are for, by their headers; what a list is of is in the first.
 fn columns(headers: &[String]) -> Vec<Column> {
-    let is_main = |header: &String| {
-        let last = header.rsplit(' ').next().unwrap_or_default();
-        let main = ["id", "uuid", "state"];
-        main.iter().any(|name| last.eq_ignore_ascii_case(name))
+    let last = |header: &String| {
+        let word = header.rsplit(' ').next().unwrap_or_default();
+        word.to_ascii_lowercase()
     };
+    let is_main = |header: &String| matches!(last(header).as_str(), "id" | "state");
     let headers = headers.iter().enumerate();
     headers
         .map(|(column, header)| {
-            if column == 0 || is_main(header) {
+            if last(header) == "uuid" {
+                Column::Whole
+            } else if column == 0 || is_main(header) {
                 Column::Main
             } else {
                 Column::Text
