@@ -48,7 +48,7 @@ if ! has_metrics; then
     until has_metrics; do sleep 2; done
 fi
 echo "TensorBoard contains metrics"
-# A user who made it act on what it reads would act as its owner.
+# It needs none.
 unset DET_SESSION_TOKEN DET_USER_TOKEN
 exec "$python" "$run/tensorboard-program.py" --logdir "$run/logs" --host "$address" --port "$TENSORBOARD_PORT" \
     --path_prefix "/proxy/$DET_TASK_ID" --reload_interval 10 "$@"
