@@ -31,13 +31,21 @@ pub struct Placement {
     pub resource_pools: Vec<String>,
     /// Whether it names an image, or a template of it does.
     pub names_image: bool,
-    /// Whether it names a priority, or a template or a policy of it does.
-    pub names_priority: bool,
+    /// The `PriorityClass` that its pod spec names, where neither it nor a template or a policy of it names a priority. One of
+    /// the pool's or the cluster's own pod specs is none: their default priority holds beside it.
+    pub priority_class: Option<String>,
 }
 
-/// Whether a document names a priority, which the pool's default gives it otherwise.
-pub(super) fn names_priority(root: &Node) -> bool {
-    has_value(root, "resources.priority")
+/// The `PriorityClass` that a document gives its pods, if it has no priority; with keys as Kubernetes has them or in snake case.
+pub(super) fn priority_class(root: &Node) -> Option<String> {
+    if has_value(root, "resources.priority") {
+        return None;
+    }
+    let spec = root.find("environment.pod_spec.spec")?;
+    let class = spec.find("priorityClassName");
+    class
+        .or_else(|| spec.find("priority_class_name"))?
+        .filled_text()
 }
 
 /// Whether a document names an image, as policies and the cluster's defaults may, too.
@@ -199,7 +207,7 @@ impl PolicedSubmission<'_> {
             resource_pool: text(ONE_POOL),
             resource_pools: pools,
             names_image: names_image(&self.submitted.to_value()),
-            names_priority: names_priority(&root),
+            priority_class: priority_class(&root),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::experiment::{names_image, names_priority};
+use super::experiment::{names_image, priority_class};
 use super::{
     Placement, PolicedSubmission, Rules, SLOTS_OF_TASK, Work, WorkSize, layer_under, made,
 };
@@ -97,7 +97,7 @@ impl PolicedSubmission<'_, LaunchKind> {
             // A TensorBoard takes that of its experiment.
             names_image: self.submitted.kind != LaunchKind::Tensorboard
                 && names_image(&self.submitted.to_value()),
-            names_priority: names_priority(&root),
+            priority_class: priority_class(&root),
         }
     }
 

@@ -445,7 +445,7 @@ impl JobQueue {
             resource_pool: Some(pool.to_owned()),
             resource_pools: Vec::new(),
             names_image: false,
-            names_priority: true,
+            priority_class: None,
         };
         let mut findings = Findings::default();
         self.admission

@@ -17,7 +17,7 @@ use det_store::workspaces::{ProjectRow, UNCATEGORIZED_PROJECT, WorkspaceRow};
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::app::admission::classes::{class_of, priority_limit};
+use crate::app::admission::classes::priority_limit;
 use crate::app::admission::{Admission, AdmittedPools, Findings};
 use crate::app::config_policies::ConfigPolicies;
 use crate::app::context::Context;
@@ -414,7 +414,7 @@ impl Submissions {
         let admission_errors = submitted.under(&policies).placed(findings.errors);
         let submitted = over_workspace(submitted, workspace)?;
         let limit = priority_limit(&policies);
-        let names_priority = submitted.under(&policies).placement().names_priority;
+        let priority_class = submitted.under(&policies).placement().priority_class;
         let completed = self
             .complete(submitted, policies, (&pool, runner), long)
             .await?;
@@ -438,7 +438,7 @@ impl Submissions {
             // Of an unmanaged one none is left: it is in no queue.
             config.resources.resource_pools = admitted.pools;
         }
-        if let Some(class) = class_of(config.environment.pod_spec.as_ref(), names_priority) {
+        if let Some(class) = &priority_class {
             let pool = &config.resources.resource_pool;
             let of_class = self.admission.priority_of_class(class, pool, limit).await;
             warnings.extend(of_class.warning);

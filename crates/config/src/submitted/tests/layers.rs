@@ -239,7 +239,7 @@ fn placement_is_known_before_completion() {
             resource_pool: Some("cpu".into()),
             resource_pools: vec![],
             names_image: false,
-            names_priority: false,
+            priority_class: None,
         }
     );
     let size = |slots, is_single_node| {
@@ -252,6 +252,29 @@ fn placement_is_known_before_completion() {
     };
     assert_eq!(submitted.under(&[]).size(), size(0, true));
     assert_eq!(submitted.home(), (Some("w".into()), Some("p".into())));
+    for (text, class) in [
+        (
+            "{environment: {pod_spec: {spec: {priorityClassName: a}}}}",
+            Some("a"),
+        ),
+        (
+            "{environment: {pod_spec: {spec: {priority_class_name: a}}}}",
+            Some("a"),
+        ),
+        (
+            "{environment: {pod_spec: {spec: {priorityClassName: ''}}}}",
+            None,
+        ),
+        (
+            "{environment: {pod_spec: {spec: {priorityClassName: a}}}, resources: {priority: 7}}",
+            None,
+        ),
+        ("{}", None),
+    ] {
+        let submitted = SubmittedDocument::parse(Experiment, text).unwrap();
+        let placement = submitted.under(&[]).placement();
+        assert_eq!(placement.priority_class.as_deref(), class, "{text}");
+    }
     let silent = SubmittedDocument::parse(Experiment, "{}").unwrap();
     assert_eq!(silent.home(), (None, None));
     assert_eq!(silent.under(&[]).size(), size(1, false));

@@ -6,7 +6,6 @@ use std::time::Duration;
 use det_config::policies::Policies;
 use det_ids::PriorityOrder;
 use det_rm::ClassValue;
-use serde_json::Value;
 
 use super::Admission;
 
@@ -80,17 +79,6 @@ impl ClassPriority {
     }
 }
 
-/// The class by which work has its priority: that of its pod spec, with keys as Kubernetes has them or in snake case;
-/// `None` = it names none, or its configuration names a priority.
-pub(crate) fn class_of(pod_spec: Option<&Value>, names_priority: bool) -> Option<&str> {
-    let spec = pod_spec?.get("spec")?;
-    let named = spec.get("priorityClassName");
-    let named = named
-        .or_else(|| spec.get("priority_class_name"))?
-        .as_str()?;
-    Some(named).filter(|class| !class.is_empty() && !names_priority)
-}
-
 /// The priority by the value of a class: higher is more important in Kubernetes, whichever way the pool's priorities point.
 fn by_value(class: &str, value: i64, order: PriorityOrder, limit: Option<u8>) -> ClassPriority {
     let within = u8::try_from(value.clamp(1, 99)).unwrap_or(1);
@@ -121,8 +109,6 @@ fn by_value(class: &str, value: i64, order: PriorityOrder, limit: Option<u8>) ->
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -142,19 +128,6 @@ mod tests {
             let found = by_value("c", value, order, limit);
             assert_eq!(found.priority, Some(priority), "{value} {order} {limit:?}");
             assert_eq!(found.warning.is_some(), warns, "{value} {order} {limit:?}");
-        }
-    }
-
-    #[test]
-    fn a_class_is_named_in_either_spelling() {
-        for (pod_spec, expected) in [
-            (json!({"spec": {"priorityClassName": "a"}}), Some("a")),
-            (json!({"spec": {"priority_class_name": "a"}}), Some("a")),
-            (json!({"spec": {}}), None),
-            (json!(null), None),
-        ] {
-            assert_eq!(class_of(Some(&pod_spec), false), expected);
-            assert_eq!(class_of(Some(&pod_spec), true), None);
         }
     }
 }

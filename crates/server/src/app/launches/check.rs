@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{LaunchRequest, Launches, shell};
 use crate::app::admission::Findings;
-use crate::app::admission::classes::{class_of, priority_limit};
+use crate::app::admission::classes::priority_limit;
 use crate::app::documents::{
     check_capabilities, check_variables, document_error, require_real_secrets, require_storable,
     takes_long, warning_of_variables,
@@ -174,10 +174,7 @@ impl Launches {
         if kind != LaunchKind::Generic && config.preemptible == Some(true) {
             findings.warnings.push(starts_over(&config));
         }
-        if let Some(class) = class_of(
-            config.environment.pod_spec.as_ref(),
-            placement.names_priority,
-        ) {
+        if let Some(class) = &placement.priority_class {
             let pool = &config.resources.resource_pool;
             let of_class = self.admission.priority_of_class(class, pool, limit).await;
             findings.warnings.extend(of_class.warning);
