@@ -261,7 +261,7 @@ pub struct UpdateJobQueueRequest {
 /// What a resource pool has at present.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct PoolSituation {
+pub struct PoolSummary {
     /// Name of the resource pool.
     pub name: String,
     /// How it decides, in a sentence.
@@ -418,7 +418,7 @@ pub struct ExplainJobResponse {
     /// The job that the path names.
     pub job: JobAhead,
     /// The pool that it is in.
-    pub pool: PoolSituation,
+    pub pool: PoolSummary,
     /// Its tasks that wait, in the order in which they are served.
     pub waiting: Vec<WaitingTask>,
     /// Its running allocations, with the slots that they hold.

@@ -1,7 +1,7 @@
 //! Why a job runs or waits, as clients see it.
 
 use det_api_types::jobs::{
-    AwayAgent, ExplainJobResponse, JobAhead, LostAgent, PoolSituation, SlotHolder, WaitingTask,
+    AwayAgent, ExplainJobResponse, JobAhead, LostAgent, PoolSummary, SlotHolder, WaitingTask,
 };
 use det_api_types::wire::{Float, Timestamp};
 use det_ids::{AllocationId, quantity};
@@ -179,8 +179,8 @@ fn shares(InQueue { running, waiting }: InQueue) -> String {
     }
 }
 
-fn pool(explanation: &JobExplanation) -> PoolSituation {
-    PoolSituation {
+fn pool(explanation: &JobExplanation) -> PoolSummary {
+    PoolSummary {
         name: explanation.pool.clone(),
         priority_order: explanation.priority_order.to_string(),
         scheduling: explanation.scheduling.clone(),
