@@ -59,13 +59,15 @@ impl TaskConfig {
 /// The part of a request that the section `environment` contains.
 fn environment_request(environment: &Environment) -> ContainerRequest {
     let proxied = environment.proxy_ports.iter().map(|port| port.proxy_port);
+    let proxied: Vec<u16> = proxied.collect();
     let named = environment.ports.values().copied();
     ContainerRequest {
         image: environment.image.clone(),
         force_pull_image: environment.force_pull_image,
         registry_auth: environment.registry_auth.clone(),
         variables: environment.environment_variables.clone(),
-        ports: proxied.chain(named).collect(),
+        ports: proxied.iter().copied().chain(named).collect(),
+        proxied_ports: proxied,
         add_capabilities: environment.add_capabilities.clone(),
         drop_capabilities: environment.drop_capabilities.clone(),
         pod_spec: environment.pod_spec.clone(),
@@ -216,6 +218,7 @@ environment:
         assert_eq!(request.variables.cpu, ["A=2"]);
         assert_eq!(request.work_dir.as_deref(), Some("/own"));
         assert_eq!(request.ports, [8265, 6006]);
+        assert_eq!(request.proxied_ports, [8265]);
         assert_eq!(request.bind_mounts[0].container_path, "data");
         assert_eq!(request.shm_size_bytes, 1 << 20);
         assert_eq!(request.devices[0].container_path, "/dev/b");

@@ -227,17 +227,22 @@ fn ports(task: &TaskFacts, training_ports: &[TrainingPort]) -> Vec<u16> {
     let rendezvous = (!training_ports.is_empty()).then_some(RENDEZVOUS_PORT);
     let training = training_ports.iter().map(|(_, port)| *port);
     let first = rendezvous.into_iter().chain(training);
-    first.chain(service_ports(task)).collect()
+    let own = task.request.ports.iter().copied();
+    first.chain(service_of_kind(task)).chain(own).collect()
 }
 
-/// The ports of the services that users reach through the master: that of the kind, then the task's own.
+/// The ports of the services that users reach through the master: that of the kind, then the task's own. Others that its
+/// configuration names are not among them.
 pub fn service_ports(task: &TaskFacts) -> Vec<u16> {
-    let service = match &task.kind {
+    let own = task.request.proxied_ports.iter().copied();
+    service_of_kind(task).into_iter().chain(own).collect()
+}
+
+fn service_of_kind(task: &TaskFacts) -> Option<u16> {
+    match &task.kind {
         KindFacts::Trial(_) => None,
         KindFacts::Launched(details) => details.service_port(),
-    };
-    let own = task.request.ports.iter().copied();
-    service.into_iter().chain(own).collect()
+    }
 }
 
 /// The configuration's devices, then those of the pool whose place in the container is free. Most of the pool's are in the

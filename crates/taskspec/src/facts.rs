@@ -119,8 +119,10 @@ pub struct ContainerRequest {
     pub variables: PerDevice<Vec<String>>,
     /// Working directory; `None` = of a trial the pool's, of a launched task [`WORK_DIR`](crate::WORK_DIR).
     pub work_dir: Option<String>,
-    /// Container ports of the task's own services.
+    /// Container ports that the configuration names, those of `proxied_ports` among them.
     pub ports: Vec<u16>,
+    /// Container ports of the task's own services, which users reach through the master.
+    pub proxied_ports: Vec<u16>,
     /// Host directories to mount, in order.
     pub bind_mounts: Vec<BindMount>,
     /// Size of `/dev/shm` in bytes.

@@ -453,6 +453,16 @@ fn a_trial_publishes_its_marker_and_training_ports_and_then_its_own() {
 }
 
 #[test]
+fn users_reach_the_service_of_the_kind_and_proxied_ports_alone() {
+    let mut task = trial();
+    task.request.ports = vec![8265, 6006];
+    task.request.proxied_ports = vec![8265];
+    assert_eq!(crate::service_ports(&task), [8265]);
+    task.kind = KindFacts::Launched(shell());
+    assert_eq!(crate::service_ports(&task), [3217, 8265]);
+}
+
+#[test]
 fn the_configurations_mounts_come_before_the_checkpoint_storage() {
     let mut task = trial();
     task.request.bind_mounts = vec![BindMount {
