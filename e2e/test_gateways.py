@@ -194,7 +194,8 @@ def test_a_service_is_reached_through_a_gateway(
         assert first <= port <= first + 1
         (route,) = routes()
         (parent,) = route["spec"]["parentRefs"]
-        assert (parent["kind"], parent["sectionName"]) == ("ListenerSet" if admits == "sets" else "Gateway", f"det-{port}")
+        listeners = [it["name"] for _, holder in holders() for it in holder["spec"]["listeners"] if it["port"] == port]
+        assert (parent["kind"], [parent["sectionName"]]) == ("ListenerSet" if admits == "sets" else "Gateway", listeners)
         for kind, holder in holders():
             program(control_plane, kind, holder)
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use det_ids::{AllocationId, ClusterId};
 use serde_json::{Value, json};
 
-use crate::gateway::{GATEWAY_GROUP, GatewayName, TcpRouteApi, listener_name};
+use crate::gateway::{GATEWAY_GROUP, GatewayName, ListenerHome, TcpRouteApi, listener_name};
 use crate::json;
 use crate::names::{CLUSTER_LABEL, SELECTOR_LABEL, label_value};
 use crate::objects::owner_patch;
@@ -125,7 +125,10 @@ impl OfferedServices {
     pub fn listener_set(&self, gateway: &GatewayName, ports: &[u16]) -> Value {
         let listeners: Vec<Value> = ports
             .iter()
-            .map(|port| crate::gateway::listener(*port, &json!({"from": "Same"})))
+            .map(|port| {
+                let of = (*port, &self.allocation_id);
+                crate::gateway::listener(ListenerHome::ListenerSets, of, &json!({"from": "Same"}))
+            })
             .collect();
         json!({
             "apiVersion": format!("{GATEWAY_GROUP}/v1"),
@@ -146,11 +149,19 @@ impl OfferedServices {
     /// The routes from listeners at these ports to the services, in the order of both.
     pub fn routes(&self, parent: RouteParent<'_>, api: TcpRouteApi, ports: &[u16]) -> Vec<Value> {
         let services = self.ports.iter().zip(ports);
-        let (kind, name, namespace) = match parent {
-            RouteParent::Gateway(gateway) => {
-                ("Gateway", gateway.name.clone(), gateway.namespace.as_str())
-            }
-            RouteParent::ListenerSet => ("ListenerSet", self.name(), self.namespace.as_str()),
+        let (home, kind, name, namespace) = match parent {
+            RouteParent::Gateway(gateway) => (
+                ListenerHome::Gateway,
+                "Gateway",
+                gateway.name.clone(),
+                gateway.namespace.as_str(),
+            ),
+            RouteParent::ListenerSet => (
+                ListenerHome::ListenerSets,
+                "ListenerSet",
+                self.name(),
+                self.namespace.as_str(),
+            ),
         };
         services
             .map(|(port, listener)| {
@@ -164,7 +175,7 @@ impl OfferedServices {
                             "kind": kind,
                             "name": name,
                             "namespace": namespace,
-                            "sectionName": listener_name(*listener),
+                            "sectionName": listener_name(home, *listener, &self.allocation_id),
                         }],
                         "rules": [{"backendRefs": [
                             {"group": "", "kind": "Service", "name": self.name(), "port": port, "weight": 1},
@@ -266,6 +277,9 @@ mod tests {
         };
         let parent = RouteParent::Gateway(&gateway);
         let others = offered.routes(parent, TcpRouteApi::V1Alpha2, &[40_000, 40_001]);
+        let of = &offered.allocation_id;
+        let name = listener_name(ListenerHome::Gateway, 40_000, of);
+        assert_eq!(from(&others[0]), name.as_str());
         assert!(!is_same_route(&routes[0], &others[0]));
         assert_eq!(
             others[0]["apiVersion"],

@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 
 use det_ids::AllocationId;
 use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::json;
 
@@ -72,15 +73,35 @@ pub fn listener_home(gateway: &Value, serves_listener_sets: bool) -> ListenerHom
     }
 }
 
-/// Name of the listener at a port.
-pub fn listener_name(port: u16) -> String {
-    format!("det-{port}")
+/// Name of the listener at a port. That in the Gateway itself contains a hash of the allocation: a route of an allocation that
+/// had the port before must not lead from it, and may exist for a moment after its listener.
+pub fn listener_name(home: ListenerHome, port: u16, allocation: &AllocationId) -> String {
+    match home {
+        ListenerHome::ListenerSets => format!("det-{port}"),
+        ListenerHome::Gateway => {
+            let digest = Sha256::digest(allocation.as_str());
+            let hash: String = (digest.iter().take(4))
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            format!("det-{port}-{hash}")
+        }
+    }
+}
+
+/// Whether a listener has the name of one that a master made at a port, for whatever allocation.
+fn is_made_at(port: u16, name: &str) -> bool {
+    let rest = name.strip_prefix(&format!("det-{port}"));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
 /// A listener at a port for routes of these namespaces.
-pub(crate) fn listener(port: u16, namespaces: &Value) -> Value {
+pub(crate) fn listener(
+    home: ListenerHome,
+    (port, allocation): (u16, &AllocationId),
+    namespaces: &Value,
+) -> Value {
     json!({
-        "name": listener_name(port),
+        "name": listener_name(home, port, allocation),
         "port": port,
         "protocol": "TCP",
         "allowedRoutes": {
@@ -114,14 +135,12 @@ pub fn is_set_of(set: &Value, gateway: &GatewayName) -> bool {
 pub enum NoListener {
     /// All ports that may be given are taken.
     #[error(
-        "its services need {needed} ports of the gateway, and {free} of {first} to {last} are free: it gets them when \
+        "its services need {needed} ports of the gateway, and fewer of {first} to {last} are free: it gets them when \
          other tasks end; a wider \"gateway_port_range_start\" and \"gateway_port_range_end\" have more"
     )]
     NoPort {
-        /// Ports that it needs.
+        /// Ports that it needs. How many are free is not in the text, which would be another one after each change.
         needed: usize,
-        /// Ports that are free.
-        free: usize,
         /// The first that may be given.
         first: u16,
         /// The last that may be given.
@@ -129,14 +148,12 @@ pub enum NoListener {
     },
     /// The Gateway has as many listeners as it may have.
     #[error(
-        "its services need {needed} listeners of the gateway, which has {present} of at most {MOST_LISTENERS}: it gets them \
-         when other tasks end; a Gateway with \"allowedListeners\" has no such limit"
+        "its services need {needed} listeners of the gateway, which may have {MOST_LISTENERS} and has fewer left: it gets \
+         them when other tasks end; a Gateway with \"allowedListeners\" has no such limit"
     )]
     Full {
         /// Listeners that it needs.
         needed: usize,
-        /// Listeners that the Gateway has.
-        present: usize,
     },
     /// It has more services than one `ListenerSet` takes.
     #[error(
@@ -174,7 +191,6 @@ pub fn free_ports(
     if ports.len() < needed {
         return Err(NoListener::NoPort {
             needed,
-            free: ports.len(),
             first,
             last,
         });
@@ -190,6 +206,8 @@ pub struct ListenersWanted {
     pub namespace: String,
     /// How many it needs.
     pub count: usize,
+    /// Ports that it does not get, and gives back: a controller has found them in conflict with others.
+    pub avoided: BTreeSet<u16>,
 }
 
 /// What becomes of the listeners of a Gateway.
@@ -230,11 +248,12 @@ fn own_listeners(gateway: &Value, owner: &str) -> OwnListeners {
             continue;
         }
         own.noted.insert(port);
-        if let Some(allocation) = notes.get(&format!("{PORT_ANNOTATION}{port}"))
-            && names.contains(listener_name(port).as_str())
-        {
+        if let Some(allocation) = notes.get(&format!("{PORT_ANNOTATION}{port}")) {
             let of = AllocationId::from(allocation.as_str());
-            own.ports.entry(of).or_default().insert(port);
+            let name = listener_name(ListenerHome::Gateway, port, &of);
+            if names.contains(name.as_str()) {
+                own.ports.entry(of).or_default().insert(port);
+            }
         }
     }
     own
@@ -253,7 +272,9 @@ pub fn plan_listeners(
     let mut plan = ListenerPlan::default();
     let mut kept = BTreeSet::new();
     for (allocation, ports) in &own.ports {
-        let has_all = |wanted: &ListenersWanted| wanted.count == ports.len();
+        let has_all = |wanted: &ListenersWanted| {
+            wanted.count == ports.len() && wanted.avoided.is_disjoint(ports)
+        };
         if wanted.get(allocation).is_some_and(has_all) {
             kept.extend(ports.iter().copied());
             let ports = ports.iter().copied().collect();
@@ -264,7 +285,7 @@ pub fn plan_listeners(
     let is_dropped = |listener: &Value| {
         let name = json::text(listener, &["name"]).unwrap_or_default();
         let mut dropped = dropped.iter();
-        dropped.any(|port| listener_name(*port) == name)
+        dropped.any(|port| is_made_at(*port, name))
     };
     let present = json::list(gateway, &["spec", "listeners"]);
     let mut listeners: Vec<Value> = present
@@ -284,11 +305,9 @@ pub fn plan_listeners(
             continue;
         }
         let needed = wanted.count;
-        let ports = match free_ports(range, &taken, (allocation, needed)) {
-            Ok(_) if listeners.len() + needed > MOST_LISTENERS => Err(NoListener::Full {
-                needed,
-                present: listeners.len(),
-            }),
+        let not_free = &taken | &wanted.avoided;
+        let ports = match free_ports(range, &not_free, (allocation, needed)) {
+            Ok(_) if listeners.len() + needed > MOST_LISTENERS => Err(NoListener::Full { needed }),
             ports => ports,
         };
         let ports = match ports {
@@ -303,7 +322,8 @@ pub fn plan_listeners(
             "selector": {"matchLabels": {"kubernetes.io/metadata.name": wanted.namespace}},
         });
         for port in &ports {
-            listeners.push(listener(*port, &namespaces));
+            let of = (*port, allocation);
+            listeners.push(listener(ListenerHome::Gateway, of, &namespaces));
             let of = Value::from(allocation.as_str());
             notes.insert(format!("{PORT_ANNOTATION}{port}"), of);
             notes.insert(format!("{OWNER_ANNOTATION}{port}"), owner.into());
@@ -333,13 +353,16 @@ pub enum ListenerState {
     Waits(String),
     /// It does not work; what is reported of it.
     Refused(String),
+    /// It does not work, since something else has its port; what is reported of it.
+    Conflicted(String),
 }
 
-/// What a Gateway or a `ListenerSet` reports of a listener.
+/// What a Gateway or a `ListenerSet` reports of a listener. What was reported of an earlier generation of the object is out
+/// of date.
 pub fn listener_state(object: &Value, name: &str) -> ListenerState {
-    let generation = json::at(object, &["metadata", "generation"]).and_then(Value::as_i64);
+    let generation = generation_of(object);
     let of_object = json::list(object, &["status", "conditions"]);
-    if let Some(why) = refusal(of_object, &["Accepted"]) {
+    if let Some(why) = refusal(of_object, generation, &["Accepted"]) {
         return ListenerState::Refused(why);
     }
     let mut listeners = json::list(object, &["status", "listeners"]).iter();
@@ -348,25 +371,24 @@ pub fn listener_state(object: &Value, name: &str) -> ListenerState {
         return ListenerState::Waits("no controller has reported on it yet".to_owned());
     };
     let conditions = json::list(reported, &["conditions"]);
-    if let Some(why) = refusal(conditions, &["Accepted", "ResolvedRefs", "Programmed"]) {
-        return ListenerState::Refused(why);
-    }
     let is = |kind: &str| {
         let mut conditions = conditions.iter();
         conditions.find(|it| {
-            json::text(it, &["type"]) == Some(kind) && json::text(it, &["status"]) == Some("True")
+            json::text(it, &["type"]) == Some(kind)
+                && json::text(it, &["status"]) == Some("True")
+                && !is_older(it, generation)
         })
     };
+    // A listener in conflict is not accepted or not programmed either.
     if let Some(conflict) = is("Conflicted") {
-        return ListenerState::Refused(described(conflict));
+        return ListenerState::Conflicted(described(conflict));
     }
-    let is_older = |condition: &Value| {
-        let of = condition.get("observedGeneration").and_then(Value::as_i64);
-        of.zip(generation).is_some_and(|(of, now)| of < now)
-    };
-    match is("Programmed") {
-        Some(programmed) if !is_older(programmed) => {}
-        _ => return ListenerState::Waits("it is not programmed yet".to_owned()),
+    let needed = ["Accepted", "ResolvedRefs", "Programmed"];
+    if let Some(why) = refusal(conditions, generation, &needed) {
+        return ListenerState::Refused(why);
+    }
+    if is("Programmed").is_none() {
+        return ListenerState::Waits("it is not programmed yet".to_owned());
     }
     let routes = reported.get("attachedRoutes").and_then(Value::as_i64);
     if routes == Some(0) {
@@ -377,22 +399,34 @@ pub fn listener_state(object: &Value, name: &str) -> ListenerState {
 
 /// What the parents of a route report against it; `None` = nothing.
 pub fn route_refusal(route: &Value) -> Option<String> {
+    let generation = generation_of(route);
     let parents = json::list(route, &["status", "parents"]).iter();
     let mut refusals = parents.filter_map(|it| {
-        refusal(
-            json::list(it, &["conditions"]),
-            &["Accepted", "ResolvedRefs"],
-        )
+        let conditions = json::list(it, &["conditions"]);
+        refusal(conditions, generation, &["Accepted", "ResolvedRefs"])
     });
     refusals.next()
 }
 
-/// The first of these conditions that does not hold, in words.
-fn refusal(conditions: &[Value], kinds: &[&str]) -> Option<String> {
+fn generation_of(object: &Value) -> Option<i64> {
+    json::at(object, &["metadata", "generation"]).and_then(Value::as_i64)
+}
+
+/// Whether a condition is of an earlier generation of its object.
+fn is_older(condition: &Value, generation: Option<i64>) -> bool {
+    let of = condition.get("observedGeneration").and_then(Value::as_i64);
+    of.zip(generation).is_some_and(|(of, now)| of < now)
+}
+
+/// The first of these conditions that does not hold of the object as it is, in words. One that is `Pending` may hold soon.
+fn refusal(conditions: &[Value], generation: Option<i64>, kinds: &[&str]) -> Option<String> {
     let mut conditions = conditions.iter();
     let refused = conditions.find(|it| {
-        let kind = json::text(it, &["type"]).unwrap_or_default();
-        kinds.contains(&kind) && json::text(it, &["status"]) == Some("False")
+        let of = |key: &str| json::text(it, &[key]).unwrap_or_default();
+        kinds.contains(&of("type"))
+            && of("status") == "False"
+            && of("reason") != "Pending"
+            && !is_older(it, generation)
     });
     refused.map(described)
 }

@@ -459,12 +459,12 @@ impl<C: GrowthCore + NamespaceCore> Cluster<C> {
                 observer.agenda.notes.push((place, container, line));
                 false
             }
-            Message::Unexposed(trouble) => {
-                if let Some(reason) = &trouble {
+            Message::Unexposed { reason, is_new } => {
+                if let Some(reason) = reason.as_ref().filter(|_| is_new) {
                     let manager = &self.settings.manager;
                     tracing::warn!(manager, reason, "services of tasks cannot be reached");
                 }
-                self.troubles.unexposed = trouble;
+                self.troubles.unexposed = reason;
                 true
             }
             Message::Probed(kind, outcome) => self.troubles.probed(kind, outcome),

@@ -5,7 +5,7 @@
 //! manager that begins goes on with what exists. What belongs to a Job goes with it. A task runs on while its services
 //! cannot be reached; its users find the reason in its log, and where they connect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::Exposure;
 use crate::api::{ApiError, Kind, KubeApi};
@@ -29,12 +29,16 @@ use crate::reach::{CONNECT_WITHIN, connect};
 /// Pauses before services that cannot be reached yet are looked at again.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
-/// Pause before services that are reached are looked at again: a controller may report something else of them by now.
+/// Pause before services that are reached are looked at again: a controller may report something else of them by now. What
+/// exists of an allocation is not asked for again more often than this, however many connections fail.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Looks at services that wait for a controller before users are shown that they wait.
 const PATIENCE: u32 = 3;
 /// Connections that failed, at most, which have not been looked at.
 const FAILURES: usize = 16;
+/// Services of an allocation that have ports of nodes, at most; as many as a Gateway takes. All that is in a cluster shares
+/// a few thousand such ports.
+const MOST_NODE_PORTS: usize = 64;
 
 /// An allocation whose services are to be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,9 +55,10 @@ pub(crate) struct OfferingAllocation {
 /// The allocations whose services are to be reached.
 pub(crate) type OfferingAllocations = BTreeMap<AllocationId, OfferingAllocation>;
 
-/// The allocations whose services are to be reached: those with a Job whose chief has not ended.
-fn offering(books: &Books, cluster_id: &ClusterId) -> OfferingAllocations {
-    let mut found = OfferingAllocations::new();
+/// The allocations whose services are to be reached, those with a Job whose chief has not ended, and the chiefs whose Jobs
+/// do not name any services.
+fn offering(books: &Books, cluster_id: &ClusterId) -> (OfferingAllocations, BTreeSet<ContainerId>) {
+    let (mut found, mut unnamed) = (OfferingAllocations::new(), BTreeSet::new());
     for (key, job) in &books.jobs {
         let chief = job.recorded.members.first();
         let Some(chief) = chief.filter(|chief| chief.rank == 0) else {
@@ -61,7 +66,11 @@ fn offering(books: &Books, cluster_id: &ClusterId) -> OfferingAllocations {
         };
         let id = &chief.container_id;
         let has_ended = books.held.get(id).is_none_or(HeldContainer::has_ended);
-        if !job.exists || has_ended || job.service_ports.is_empty() {
+        if !job.exists || has_ended {
+            continue;
+        }
+        if job.service_ports.is_empty() {
+            unnamed.insert(id.clone());
             continue;
         }
         let facts = books.pod(id).and_then(|(_, pod)| pod.facts.as_ref());
@@ -81,7 +90,7 @@ fn offering(books: &Books, cluster_id: &ClusterId) -> OfferingAllocations {
         };
         found.insert(allocation_id, offering);
     }
-    found
+    (found, unnamed)
 }
 
 /// Whether and where services of a container are reached.
@@ -102,6 +111,8 @@ type Accesses = BTreeMap<ContainerId, ServiceAccess>;
 #[derive(Clone)]
 pub(crate) struct ServiceAddresses {
     known: watch::Receiver<Accesses>,
+    /// Containers whose Jobs name no services.
+    unnamed: watch::Receiver<BTreeSet<ContainerId>>,
     failures: mpsc::Sender<ContainerId>,
 }
 
@@ -144,6 +155,13 @@ impl ServiceAddresses {
                     }
                     Some(ServiceAccess::Refused(reason)) => return Err(reason.clone()),
                     Some(ServiceAccess::Waits(reason)) => waits.clone_from(reason),
+                    None if self.unnamed.borrow().contains(&container.container_id) => {
+                        return Err(
+                            "its Job names no services, as those that an earlier version of the master made: start it again \
+                             to reach them"
+                                .to_owned(),
+                        );
+                    }
                     None => {}
                 }
                 if known.changed().await.is_err() {
@@ -161,6 +179,7 @@ impl ServiceAddresses {
 /// What has services of a cluster's tasks reached, as the task that owns what is known of the cluster has it.
 pub(crate) struct ServiceExposure {
     offering: watch::Sender<Option<Arc<OfferingAllocations>>>,
+    unnamed: watch::Sender<BTreeSet<ContainerId>>,
     cluster_id: ClusterId,
     task: JoinHandle<()>,
 }
@@ -188,6 +207,7 @@ impl ServiceExposure {
             }
         };
         let (offering, offered) = watch::channel(None);
+        let (unnamed, none_named) = watch::channel(BTreeSet::new());
         let (accesses, known) = watch::channel(Accesses::new());
         let (failures, failed) = mpsc::channel(FAILURES);
         let exposer = Exposer {
@@ -198,20 +218,29 @@ impl ServiceExposure {
             failed,
             messages: messages.clone(),
             notes: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
             troubled: 0,
             trouble: None,
+            cause: None,
         };
         let exposing = Self {
             offering,
+            unnamed,
             cluster_id: cluster_id.clone(),
             task: tokio::spawn(exposer.run()),
         };
-        Some((exposing, ServiceAddresses { known, failures }))
+        let addresses = ServiceAddresses {
+            known,
+            unnamed: none_named,
+            failures,
+        };
+        Some((exposing, addresses))
     }
 
     /// The cluster is known as this now, and completely.
     pub(crate) fn update(&self, books: &Books) {
-        let now = offering(books, &self.cluster_id);
+        let (now, unnamed) = offering(books, &self.cluster_id);
+        self.unnamed.send_replace(unnamed);
         self.offering.send_if_modified(|before| {
             let is_new = before.as_deref() != Some(&now);
             if is_new {
@@ -222,11 +251,48 @@ impl ServiceExposure {
     }
 }
 
+/// What a look at all services has found by now. Users may connect to one while others are still looked at.
+pub(crate) struct Findings<'a> {
+    pub(crate) offering: &'a OfferingAllocations,
+    published: &'a watch::Sender<Accesses>,
+    accesses: BTreeMap<AllocationId, ServiceAccess>,
+}
+
+impl Findings<'_> {
+    /// The services of an allocation are found to be reached like this.
+    pub(crate) fn found(&mut self, allocation: &AllocationId, access: ServiceAccess) {
+        if let Some(offered) = self.offering.get(allocation) {
+            let container = &offered.container;
+            self.published.send_if_modified(|known| {
+                let is_new = known.get(container) != Some(&access);
+                if is_new {
+                    known.insert(container.clone(), access.clone());
+                }
+                is_new
+            });
+        }
+        self.accesses.insert(allocation.clone(), access);
+    }
+
+    /// Whether anything has been found of an allocation.
+    pub(crate) fn has(&self, allocation: &AllocationId) -> bool {
+        self.accesses.contains_key(allocation)
+    }
+}
+
 /// What a look at all services has found.
-pub(crate) struct Look {
-    pub(crate) accesses: BTreeMap<AllocationId, ServiceAccess>,
+struct Look {
+    accesses: BTreeMap<AllocationId, ServiceAccess>,
     /// What concerns all of them, or what is left of others; `None` = nothing.
-    pub(crate) trouble: Option<ServiceAccess>,
+    trouble: Option<ServiceAccess>,
+}
+
+/// Why services are looked at again.
+enum Reason {
+    /// Others are to be reached.
+    Change,
+    /// It is time to.
+    Time,
 }
 
 /// How services are reached.
@@ -254,37 +320,62 @@ struct Exposer {
     failed: mpsc::Receiver<ContainerId>,
     messages: mpsc::Sender<Message>,
     notes: BTreeMap<ContainerId, ShownReason>,
+    /// When what was made for an allocation was last asked for again since a connection failed.
+    forgotten: BTreeMap<AllocationId, Instant>,
     /// Looks at all services in a row that have failed.
     troubled: u32,
     /// The trouble that was last reported for the manager's health.
     trouble: Option<String>,
+    /// The cause of that trouble, in words that stay the same while it lasts.
+    cause: Option<String>,
 }
 
 impl Exposer {
-    /// Looks whenever something has changed, and again while something is missing, until the manager ends.
+    /// Looks whenever something has changed, and again while there are services, until the manager ends.
     async fn run(mut self) {
         let mut pause = FIRST_PAUSE;
         loop {
             let offering = self.offered.borrow_and_update().clone();
-            let mut wait = LOOK_AGAIN;
+            let mut wait = None;
             if let Some(offering) = offering {
                 // Another manager may go on meanwhile, with what is true then.
                 let Some(look) = self.look(&offering).await else {
                     return;
                 };
                 let works = |it: &ServiceAccess| matches!(it, ServiceAccess::At(..));
-                if look.trouble.is_some() || !look.accesses.values().all(works) {
-                    wait = pause;
-                }
+                wait = if look.trouble.is_some() || !look.accesses.values().all(works) {
+                    Some(pause)
+                } else {
+                    (!offering.is_empty()).then_some(LOOK_AGAIN)
+                };
                 self.publish(&offering, look).await;
             }
+            match self.wait(wait.map(|wait| Instant::now() + wait)).await {
+                Some(Reason::Change) => pause = FIRST_PAUSE,
+                Some(Reason::Time) => pause = (pause * 2).min(LONGEST_PAUSE),
+                None => return,
+            }
+        }
+    }
+
+    /// Waits for a change, at most until then, and less long if a connection fails; `None` = the manager has ended.
+    async fn wait(&mut self, mut until: Option<Instant>) -> Option<Reason> {
+        loop {
+            let time = async move {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
-                changed = self.offered.changed() => match changed {
-                    Ok(()) => pause = FIRST_PAUSE,
-                    Err(_) => return,
-                },
-                Some(container) = self.failed.recv() => self.make_again(&container),
-                () = tokio::time::sleep(wait) => pause = (pause * 2).min(LONGEST_PAUSE),
+                changed = self.offered.changed() => return changed.ok().map(|()| Reason::Change),
+                Some(container) = self.failed.recv() => {
+                    if self.make_again(&container) {
+                        let soon = Instant::now() + FIRST_PAUSE;
+                        until = Some(until.map_or(soon, |until| until.min(soon)));
+                    }
+                }
+                () = time => return Some(Reason::Time),
             }
         }
     }
@@ -293,9 +384,21 @@ impl Exposer {
     async fn look(&mut self, offering: &OfferingAllocations) -> Option<Look> {
         let ended = self.messages.clone();
         let look = async {
-            match &mut self.way {
-                Way::Gateway(gateways) => gateways.look(&self.api, offering).await,
-                Way::NodePorts(ports) => ports.look(&self.api, offering).await,
+            let mut findings = Findings {
+                offering,
+                published: &self.accesses,
+                accesses: BTreeMap::new(),
+            };
+            let trouble = match &mut self.way {
+                Way::Gateway(gateways) => gateways.look(&self.api, &mut findings).await,
+                Way::NodePorts(ports) => {
+                    ports.look(&self.api, &mut findings).await;
+                    None
+                }
+            };
+            Look {
+                accesses: findings.accesses,
+                trouble,
             }
         };
         tokio::select! {
@@ -304,18 +407,28 @@ impl Exposer {
         }
     }
 
-    /// What was made for a container is to be looked at again, and made where it is gone.
-    fn make_again(&mut self, container: &ContainerId) {
+    /// What was made for a container is to be looked at again, and made where it is gone; whether it is, since that is not
+    /// done again and again while nothing listens there.
+    fn make_again(&mut self, container: &ContainerId) -> bool {
         let offered = self.offered.borrow().clone();
-        let offered = offered.iter().flat_map(|all| all.iter());
-        for (allocation, _) in offered.filter(|(_, it)| it.container == *container) {
-            match &mut self.way {
-                Way::Gateway(gateways) => gateways.forget(allocation),
-                Way::NodePorts(ports) => {
-                    ports.made.remove(allocation);
-                }
+        let mut offered = offered.iter().flat_map(|all| all.iter());
+        let found = offered.find(|(_, it)| it.container == *container);
+        let Some((allocation, _)) = found else {
+            return false;
+        };
+        let now = Instant::now();
+        let last = self.forgotten.get(allocation);
+        if last.is_some_and(|last| now < *last + LOOK_AGAIN) {
+            return false;
+        }
+        match &mut self.way {
+            Way::Gateway(gateways) => gateways.forget(allocation),
+            Way::NodePorts(ports) => {
+                ports.made.remove(allocation);
             }
         }
+        self.forgotten.insert(allocation.clone(), now);
+        true
     }
 
     async fn publish(&mut self, offering: &OfferingAllocations, look: Look) {
@@ -328,6 +441,7 @@ impl Exposer {
             accesses.map(|(offered, access)| (offered.container.clone(), access.clone()));
         let accesses: Accesses = accesses.collect();
         self.notes.retain(|id, _| accesses.contains_key(id));
+        self.forgotten.retain(|id, _| offering.contains_key(id));
         self.accesses.send_replace(accesses);
         for (offered, access) in found {
             self.show(offered, &access).await;
@@ -342,16 +456,22 @@ impl Exposer {
             ServiceAccess::Waits(reason) => (self.troubled >= PATIENCE).then_some(reason),
             ServiceAccess::At(..) => None,
         });
-        let trouble = of_all.or_else(|| {
-            let (allocation, reason) = refused.first()?;
-            let count = refused.len();
+        let count = refused.len();
+        let first = refused.into_iter().next();
+        let of_one = first.map(|(allocation, reason)| format!("\"{allocation}\": {reason}"));
+        let trouble = of_all.clone().or_else(|| {
+            let of_one = of_one.as_ref()?;
             Some(format!(
-                "services of {count} allocations cannot be reached, such as of \"{allocation}\": {reason}"
+                "services of {count} allocations cannot be reached, such as of {of_one}"
             ))
         });
         if trouble != self.trouble {
+            let cause = of_all.or(of_one);
+            let is_new = cause != self.cause;
+            self.cause = cause;
             self.trouble.clone_from(&trouble);
-            self.send(Message::Unexposed(trouble)).await;
+            let reason = trouble;
+            self.send(Message::Unexposed { reason, is_new }).await;
         }
     }
 
@@ -395,13 +515,12 @@ struct NodePorts {
 }
 
 impl NodePorts {
-    async fn look(&mut self, api: &KubeApi, offering: &OfferingAllocations) -> Look {
+    async fn look(&mut self, api: &KubeApi, findings: &mut Findings<'_>) {
         self.made.retain(|id, (uid, _)| {
-            let offered = offering.get(id);
+            let offered = findings.offering.get(id);
             offered.is_some_and(|offered| offered.services.job_uid == *uid)
         });
-        let mut accesses = BTreeMap::new();
-        for (allocation, offered) in offering {
+        for (allocation, offered) in findings.offering {
             let access = match self.ports(api, allocation, &offered.services).await {
                 Err(access) => access,
                 Ok(ports) => match &offered.node_address {
@@ -409,11 +528,7 @@ impl NodePorts {
                     None => ServiceAccess::Waits("its pod does not run yet".to_owned()),
                 },
             };
-            accesses.insert(allocation.clone(), access);
-        }
-        Look {
-            accesses,
-            trouble: None,
+            findings.found(allocation, access);
         }
     }
 
@@ -426,6 +541,13 @@ impl NodePorts {
     ) -> Result<BTreeMap<u16, u16>, ServiceAccess> {
         if let Some((_, ports)) = self.made.get(allocation) {
             return Ok(ports.clone());
+        }
+        let count = services.ports.len();
+        if count > MOST_NODE_PORTS {
+            return Err(ServiceAccess::Refused(format!(
+                "it has {count} services, and at most {MOST_NODE_PORTS} of a task are reached at ports of nodes: start it \
+                 with fewer \"proxy_ports\""
+            )));
         }
         let service = service(api, services, ServiceType::NodePort).await?;
         let ports = node_ports(&service);
@@ -534,5 +656,44 @@ pub(crate) fn failed(
             ServiceAccess::Refused(format!("Kubernetes refuses to {verb} {of} {at}: {answer}"))
         }
         error => ServiceAccess::Waits(format!("the request to {verb} {of} {at} failed: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_found_of_an_allocation_is_published_before_others_are_looked_at() {
+        let of = |id: &str| OfferingAllocation {
+            services: OfferedServices {
+                namespace: "tasks".to_owned(),
+                job_name: format!("det-{id}"),
+                job_uid: "uid".to_owned(),
+                allocation_id: id.into(),
+                cluster_id: "0a1b2c3d".into(),
+                ports: [8888].into(),
+            },
+            container: id.into(),
+            place: "a".into(),
+            node_address: None,
+        };
+        let offering = ["a.1", "b.1"].map(|id| (AllocationId::from(id), of(id)));
+        let offering = OfferingAllocations::from(offering);
+        let (published, mut known) = watch::channel(Accesses::new());
+        let mut findings = Findings {
+            offering: &offering,
+            published: &published,
+            accesses: BTreeMap::new(),
+        };
+        let access = ServiceAccess::At("host".to_owned(), [(8888, 30_000)].into());
+        findings.found(&"a.1".into(), access.clone());
+        assert_eq!(
+            *known.borrow_and_update(),
+            [("a.1".into(), access.clone())].into()
+        );
+        findings.found(&"a.1".into(), access);
+        assert!(!known.has_changed().unwrap());
+        assert!(!findings.has(&"b.1".into()));
     }
 }

@@ -1,6 +1,7 @@
 //! Services of tasks behind listeners of a Gateway: what a look at them does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use det_ids::AllocationId;
 use det_pods::{
@@ -9,16 +10,19 @@ use det_pods::{
     listener_name, listener_ports, listener_state, plan_listeners, route_refusal,
 };
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::GatewaySettings;
 use crate::api::{ApiError, Kind, KubeApi};
-use crate::creating::name;
+use crate::creating::{name, uid};
 use crate::exposing::{
-    Look, OfferingAllocations, ServiceAccess, ensure, failed, patch_of, service,
+    Findings, OfferingAllocations, ServiceAccess, ensure, failed, patch_of, service,
 };
 
 /// How often listeners are decided on anew at once where the Gateway has changed meanwhile.
 const ATTEMPTS: u32 = 8;
+/// How long an allocation does not get a port again that was in conflict with what others have.
+const AVOIDED_FOR: Duration = Duration::from_mins(10);
 
 /// What the cluster has of the Gateway API.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +38,8 @@ struct KnownListeners {
     /// The ports, in the order of the services.
     ports: Vec<u16>,
     home: ListenerHome,
+    /// Whether all objects are known to exist, and are not asked for again.
+    exist: bool,
     /// Whether they were found to work.
     work: bool,
 }
@@ -44,8 +50,10 @@ pub(crate) struct Gateways {
     /// What notes at the Gateway name as the owner of its listeners.
     owner: String,
     served: Option<ServedKinds>,
-    /// The allocations of which all objects exist.
+    /// The allocations of which all objects were made.
     made: BTreeMap<AllocationId, KnownListeners>,
+    /// The ports that were found in conflict, by the allocation that had them, and when.
+    conflicts: BTreeMap<AllocationId, BTreeMap<u16, Instant>>,
 }
 
 /// The Gateway as it is, with the `ListenerSets` of all allocations and others.
@@ -61,41 +69,63 @@ impl Gateways {
             owner,
             served: None,
             made: BTreeMap::new(),
+            conflicts: BTreeMap::new(),
         }
     }
 
     /// What was made for an allocation is to be made again where it is gone.
     pub(crate) fn forget(&mut self, allocation: &AllocationId) {
-        self.made.remove(allocation);
+        if let Some(made) = self.made.get_mut(allocation) {
+            made.exist = false;
+        }
     }
 
-    /// Makes what is missing, removes what is left, and finds out what works.
-    pub(crate) async fn look(&mut self, api: &KubeApi, offering: &OfferingAllocations) -> Look {
+    /// Makes what is missing, removes what is left, and finds out what works; what concerns all services, if anything.
+    pub(crate) async fn look(
+        &mut self,
+        api: &KubeApi,
+        findings: &mut Findings<'_>,
+    ) -> Option<ServiceAccess> {
+        let offering = findings.offering;
         self.made.retain(|id, made| {
             let offered = offering.get(id);
             offered.is_some_and(|offered| offered.services.job_uid == made.job_uid)
         });
-        match self.compare(api, offering).await {
-            Ok(accesses) => Look {
-                accesses,
-                trouble: None,
-            },
-            Err(access) => {
-                // The cluster may be given what it lacks.
-                self.served = None;
-                // What works goes on, though the API may be away.
-                let mut accesses = BTreeMap::new();
-                for (id, offered) in offering {
-                    let works = self.made.get(id).filter(|made| made.work);
-                    let works = works.map(|made| self.at(&offered.services, &made.ports));
-                    accesses.insert(id.clone(), works.unwrap_or_else(|| access.clone()));
-                }
-                Look {
-                    accesses,
-                    trouble: Some(access),
-                }
-            }
+        let now = Instant::now();
+        self.conflicts.retain(|id, ports| {
+            ports.retain(|_, since| now < *since + AVOIDED_FOR);
+            offering.contains_key(id)
+        });
+        let access = self.compare(api, findings).await.err()?;
+        // The cluster may be given what it lacks.
+        self.served = None;
+        // What works goes on, though the API may be away.
+        for (id, offered) in offering {
+            let works = self.made.get(id).filter(|made| made.work);
+            let works = works.map(|made| self.at(&offered.services, &made.ports));
+            findings.found(id, works.unwrap_or_else(|| access.clone()));
         }
+        Some(access)
+    }
+
+    /// The ports that an allocation does not get.
+    fn avoided(&self, allocation: &AllocationId) -> BTreeSet<u16> {
+        let ports = self.conflicts.get(allocation).into_iter();
+        ports.flat_map(|ports| ports.keys().copied()).collect()
+    }
+
+    /// What allocations need where the Gateway itself has the listeners.
+    fn wanted(&self, offering: &OfferingAllocations) -> BTreeMap<AllocationId, ListenersWanted> {
+        let wanted = offering.iter().map(|(id, offered)| {
+            let services = &offered.services;
+            let wanted = ListenersWanted {
+                namespace: services.namespace.clone(),
+                count: services.ports.len(),
+                avoided: self.avoided(id),
+            };
+            (id.clone(), wanted)
+        });
+        wanted.collect()
     }
 
     fn at(&self, services: &OfferedServices, ports: &[u16]) -> ServiceAccess {
@@ -107,15 +137,15 @@ impl Gateways {
     async fn compare(
         &mut self,
         api: &KubeApi,
-        offering: &OfferingAllocations,
-    ) -> Result<BTreeMap<AllocationId, ServiceAccess>, ServiceAccess> {
+        findings: &mut Findings<'_>,
+    ) -> Result<(), ServiceAccess> {
+        let offering = findings.offering;
         let served = self.find_served(api).await?;
-        let mut accesses = BTreeMap::new();
         let (mut present, mut given) = (self.present(api, served).await?, BTreeMap::new());
         let home = listener_home(&present.gateway, served.listener_sets);
         for attempt in 1.. {
             let in_gateway = match home {
-                ListenerHome::Gateway => wanted(offering),
+                ListenerHome::Gateway => self.wanted(offering),
                 // Those of former times go.
                 ListenerHome::ListenerSets => BTreeMap::new(),
             };
@@ -126,7 +156,7 @@ impl Gateways {
             match self.carry_out(api, plan.patch.as_ref(), is_last).await? {
                 PatchOutcome::Applied => {
                     for (id, reason) in plan.refused {
-                        accesses.insert(id, ServiceAccess::Refused(reason.to_string()));
+                        findings.found(&id, ServiceAccess::Refused(reason.to_string()));
                     }
                     given = plan.given;
                     break;
@@ -137,7 +167,7 @@ impl Gateways {
         let mut taken = self.taken_by_sets(&present);
         taken.extend(listener_ports(&present.gateway));
         for (id, offered) in offering {
-            if accesses.contains_key(id) {
+            if findings.has(id) {
                 continue;
             }
             let services = &offered.services;
@@ -153,17 +183,21 @@ impl Gateways {
                     let made = self.make(api, of, (home, served.routes)).await;
                     match made {
                         Ok(()) => self.state(api, of, (home, &present), served.routes).await,
+                        // A request may fail for a moment, and what works goes on.
+                        Err(ServiceAccess::Waits(_)) if self.work(id, &ports, home) => {
+                            self.at(services, &ports)
+                        }
                         Err(access) => access,
                     }
                 }
                 Err(access) => access,
             };
-            accesses.insert(id.clone(), access);
+            findings.found(id, access);
         }
-        Ok(accesses)
+        Ok(())
     }
 
-    /// What the cluster has of the Gateway API, which is not asked again once it has all.
+    /// What the cluster has of the Gateway API, which is asked for again until it has all.
     async fn find_served(&mut self, api: &KubeApi) -> Result<ServedKinds, ServiceAccess> {
         if let Some(served) = self.served {
             return Ok(served);
@@ -192,7 +226,7 @@ impl Gateways {
             routes,
             listener_sets: listener_sets.map_err(ServiceAccess::Waits)?,
         };
-        self.served = Some(served);
+        self.served = served.listener_sets.then_some(served);
         Ok(served)
     }
 
@@ -250,21 +284,30 @@ impl Gateways {
         services: &OfferedServices,
         (present, taken): (&Present, &mut BTreeSet<u16>),
     ) -> Result<Vec<u16>, ServiceAccess> {
-        let ports = match own_set_of(present, services) {
+        let gateway = &self.settings.gateway;
+        let listed = own_set_of(present, services, gateway);
+        let ports = match listed {
             // It is looked at again as one that exists.
             Some(set) => listener_ports(set),
             None => {
                 let of = (&services.allocation_id, services.ports.len());
-                let free = free_ports(&self.settings.ports, taken, of);
+                let not_free = &*taken | &self.avoided(&services.allocation_id);
+                let free = free_ports(&self.settings.ports, &not_free, of);
                 free.map_err(|reason| ServiceAccess::Refused(reason.to_string()))?
             }
         };
         taken.extend(ports.iter().copied());
-        if self.has_made(services, &ports, ListenerHome::ListenerSets) {
+        if listed.is_some() && self.has_made(services, &ports, ListenerHome::ListenerSets) {
             return Ok(ports);
         }
-        let ours = services.listener_set(&self.settings.gateway, &ports);
+        let ours = services.listener_set(gateway, &ports);
         let found = ensure(api, Kind::ListenerSet, services, &ours).await?;
+        if !is_set_of(&found, gateway) {
+            // The manager was configured otherwise when it was made.
+            delete_set(api, services, &found).await?;
+            let reason = "its ListenerSet of another Gateway is being deleted";
+            return Err(ServiceAccess::Waits(reason.to_owned()));
+        }
         let ports = listener_ports(&found);
         taken.extend(ports.iter().copied());
         if ports.len() == services.ports.len() {
@@ -281,7 +324,13 @@ impl Gateways {
 
     fn has_made(&self, services: &OfferedServices, ports: &[u16], home: ListenerHome) -> bool {
         let made = self.made.get(&services.allocation_id);
-        made.is_some_and(|made| made.ports == ports && made.home == home)
+        made.is_some_and(|made| made.exist && made.ports == ports && made.home == home)
+    }
+
+    /// Whether the listeners of an allocation at these ports were found to work.
+    fn work(&self, allocation: &AllocationId, ports: &[u16], home: ListenerHome) -> bool {
+        let made = self.made.get(allocation);
+        made.is_some_and(|made| made.work && made.ports == ports && made.home == home)
     }
 
     /// Makes the Service and the routes of an allocation.
@@ -311,7 +360,8 @@ impl Gateways {
             job_uid: services.job_uid.clone(),
             ports: ports.to_vec(),
             home,
-            work: false,
+            exist: true,
+            work: self.work(allocation, ports, home),
         };
         self.made.insert(allocation.clone(), made);
         Ok(())
@@ -332,7 +382,7 @@ impl Gateways {
                 format!("the Gateway \"{name}\" in namespace \"{namespace}\""),
             ),
             ListenerHome::ListenerSets => (
-                own_set_of(present, services),
+                own_set_of(present, services, &self.settings.gateway),
                 format!(
                     "the ListenerSet \"{}\" in namespace \"{}\"",
                     services.name(),
@@ -340,37 +390,40 @@ impl Gateways {
                 ),
             ),
         };
-        let known = self.made.get(allocation).is_some_and(|made| made.work);
+        let known = self.work(allocation, ports, home);
         for (service, port) in services.ports.iter().zip(ports) {
-            let listener = listener_name(*port);
+            let listener = listener_name(home, *port, allocation);
             let unknown = || ListenerState::Waits("it has just been made".to_owned());
             let state = object.map_or_else(unknown, |object| listener_state(object, &listener));
             let in_words = |why: &str| format!("listener \"{listener}\" of {of}: {why}");
-            match state {
-                ListenerState::Works => {}
+            let refusal = match state {
+                ListenerState::Works if known => None,
+                // A Gateway counts routes that lead nowhere as attached.
+                ListenerState::Works => self.route(api, (services, *service), version).await,
                 // Any change of the Gateway makes what is reported of it older than it is.
-                ListenerState::Waits(_) if known => {}
-                ListenerState::Waits(why) => return ServiceAccess::Waits(in_words(&why)),
+                ListenerState::Waits(_) if known => None,
+                ListenerState::Waits(why) => Some(ServiceAccess::Waits(in_words(&why))),
                 ListenerState::Refused(why) => {
                     let hint = "see what the Gateway must admit in docs/kubernetes.md, \"Through a Gateway\"";
-                    return ServiceAccess::Refused(format!("{}; {hint}", in_words(&why)));
+                    let reason = format!("{}; {hint}", in_words(&why));
+                    Some(ServiceAccess::Refused(reason))
+                }
+                ListenerState::Conflicted(why) => {
+                    let set = object.filter(|_| home == ListenerHome::ListenerSets);
+                    let given_back = self.give_back(api, (services, *port), set).await;
+                    let again = || {
+                        ServiceAccess::Waits(format!("{}; it gets another port", in_words(&why)))
+                    };
+                    Some(given_back.err().unwrap_or_else(again))
                 }
                 ListenerState::HasNoRoute => {
-                    let route = services.route_name(*service);
-                    let at = (services.namespace.as_str(), route.as_str());
-                    let found = api.get(Kind::TcpRoute(version), at).await;
-                    let refusal = found.as_ref().ok().and_then(route_refusal);
-                    if found.is_err() {
-                        self.made.remove(allocation);
-                    }
-                    return match refusal {
-                        Some(why) => ServiceAccess::Refused(format!(
-                            "its route \"{route}\" in namespace \"{}\" is refused: {why}",
-                            services.namespace
-                        )),
-                        None => ServiceAccess::Waits(in_words("it has no route yet")),
-                    };
+                    let refusal = self.route(api, (services, *service), version).await;
+                    let none = || ServiceAccess::Waits(in_words("it has no route yet"));
+                    Some(refusal.unwrap_or_else(none))
                 }
+            };
+            if let Some(refusal) = refusal {
+                return refusal;
             }
         }
         if let Some(made) = self.made.get_mut(allocation) {
@@ -378,6 +431,58 @@ impl Gateways {
         }
         self.at(services, ports)
     }
+
+    /// What is wrong with the route to a service; `None` = nothing that is reported.
+    async fn route(
+        &mut self,
+        api: &KubeApi,
+        (services, service): (&OfferedServices, u16),
+        version: TcpRouteApi,
+    ) -> Option<ServiceAccess> {
+        let (kind, route) = (Kind::TcpRoute(version), services.route_name(service));
+        let at = (services.namespace.as_str(), route.as_str());
+        let found = match api.get(kind, at).await {
+            Ok(found) => found,
+            Err(error) => {
+                self.forget(&services.allocation_id);
+                return Some(failed("get", kind, at, &error));
+            }
+        };
+        let why = route_refusal(&found)?;
+        Some(ServiceAccess::Refused(format!(
+            "its route \"{route}\" in namespace \"{}\" is refused: {why}",
+            services.namespace
+        )))
+    }
+
+    /// Has an allocation get other ports than this one, which is in conflict. Those of the Gateway itself are given back when
+    /// they are next decided on.
+    async fn give_back(
+        &mut self,
+        api: &KubeApi,
+        (services, port): (&OfferedServices, u16),
+        set: Option<&Value>,
+    ) -> Result<(), ServiceAccess> {
+        let allocation = &services.allocation_id;
+        let ports = self.conflicts.entry(allocation.clone()).or_default();
+        ports.insert(port, Instant::now());
+        self.made.remove(allocation);
+        match set {
+            Some(set) => delete_set(api, services, set).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Deletes the `ListenerSet` of an allocation, which is made anew.
+async fn delete_set(
+    api: &KubeApi,
+    services: &OfferedServices,
+    set: &Value,
+) -> Result<(), ServiceAccess> {
+    let at = (services.namespace.as_str(), name(set));
+    let deleted = api.delete(Kind::ListenerSet, at, uid(set), None).await;
+    deleted.map_err(|error| failed("delete", Kind::ListenerSet, at, &error))
 }
 
 /// Whether a change of the Gateway was made.
@@ -387,25 +492,16 @@ enum PatchOutcome {
     Changed,
 }
 
-/// What allocations need where the Gateway itself has the listeners.
-fn wanted(offering: &OfferingAllocations) -> BTreeMap<AllocationId, ListenersWanted> {
-    let wanted = offering.iter().map(|(id, offered)| {
-        let services = &offered.services;
-        let wanted = ListenersWanted {
-            namespace: services.namespace.clone(),
-            count: services.ports.len(),
-        };
-        (id.clone(), wanted)
-    });
-    wanted.collect()
-}
-
-/// The `ListenerSet` of an allocation, if it has been listed.
-fn own_set_of<'p>(present: &'p Present, services: &OfferedServices) -> Option<&'p Value> {
+/// The `ListenerSet` of an allocation at this Gateway, if it has been listed.
+fn own_set_of<'p>(
+    present: &'p Present,
+    services: &OfferedServices,
+    gateway: &GatewayName,
+) -> Option<&'p Value> {
     let own = services.name();
     let is_own = |set: &&Value| {
         let namespace = set.pointer("/metadata/namespace").and_then(Value::as_str);
-        name(set) == own && namespace == Some(&services.namespace)
+        name(set) == own && namespace == Some(&services.namespace) && is_set_of(set, gateway)
     };
     present.sets.iter().find(is_own)
 }

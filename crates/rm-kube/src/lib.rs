@@ -1,9 +1,9 @@
 //! The resource manager of Kubernetes: nodes are its places, and an allocation is an Indexed Job with a Secret.
 //!
 //! One task for each cluster ([`serve`]) owns what is known of it. It watches nodes, pods and the Jobs of this master's
-//! cluster; what rows want and what is watched is compared whenever one of them changes, and nothing is polled but what a
-//! Gateway reports of listeners that do not work yet. What a
-//! Job, a pod or a node means is in the pure crate `det-pods`; this crate makes requests. Rows are the truth: after a
+//! cluster; what rows want and what is watched is compared whenever one of them changes, and nothing is polled
+//! but what reaches services of tasks through a Gateway or at ports of nodes, while there are such services. What a Job, a
+//! pod or a node means is in the pure crate `det-pods`; this crate makes requests. Rows are the truth: after a
 //! restart Jobs are found again by their label, and each has a record of the containers that it was made for.
 //!
 //! The pods of an allocation are created together, when the specification of each of its containers has arrived. The

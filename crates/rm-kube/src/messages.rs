@@ -41,7 +41,11 @@ pub(crate) enum Message {
     /// A line for the log of a container's task.
     Noted(PlaceId, ContainerId, String),
     /// Services of tasks cannot be reached, for this reason, or can again.
-    Unexposed(Option<String>),
+    Unexposed {
+        reason: Option<String>,
+        /// Whether it is another reason than before, and not the same of more or fewer tasks.
+        is_new: bool,
+    },
     /// Whether objects of a kind can be watched: the reason if not.
     Probed(Kind, Result<(), String>),
 }

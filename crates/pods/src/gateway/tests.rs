@@ -17,7 +17,11 @@ fn wanted(allocations: &[(&str, usize)]) -> BTreeMap<AllocationId, ListenersWant
         let count = *count;
         (
             AllocationId::from(*id),
-            ListenersWanted { namespace, count },
+            ListenersWanted {
+                namespace,
+                count,
+                avoided: BTreeSet::new(),
+            },
         )
     };
     allocations.iter().map(of).collect()
@@ -92,16 +96,12 @@ fn what_is_exhausted_is_the_reason() {
     let found = plan(&begin, 2000..=2001, &[("a.1", 2), ("b.1", 1)]);
     let no_port = NoListener::NoPort {
         needed: 1,
-        free: 0,
         first: 2000,
         last: 2001,
     };
     assert_eq!(found.refused, [("b.1".into(), no_port)].into());
     let found = plan(&begin, 2000..=3000, &[("a.1", 60), ("b.1", 4), ("c.1", 3)]);
-    let full = NoListener::Full {
-        needed: 4,
-        present: 61,
-    };
+    let full = NoListener::Full { needed: 4 };
     assert_eq!(found.refused, [("b.1".into(), full)].into());
     assert_eq!(found.given[&"c.1".into()].len(), 3);
     let found = plan(&begin, 2000..=3000, &[("a.1", 65)]);
@@ -116,6 +116,49 @@ fn a_listener_that_was_removed_by_hand_is_made_again() {
     removed["spec"]["listeners"].as_array_mut().unwrap().pop();
     let again = plan(&removed, 2000..=2009, &[("a.1", 2)]);
     assert_eq!(listener_ports(&after(&removed, &again)).len(), 3);
+}
+
+#[test]
+fn a_port_is_given_again_by_a_listener_that_no_earlier_route_leads_from() {
+    let begin = gateway(&[], &json!({}));
+    let first = after(&begin, &plan(&begin, 2000..=2000, &[("a.1", 1)]));
+    let second = after(&first, &plan(&first, 2000..=2000, &[("b.1", 1)]));
+    let names = |gateway: &Value| -> Vec<String> {
+        let listeners = gateway["spec"]["listeners"].as_array().unwrap().iter();
+        let names = listeners.filter_map(|it| Some(it["name"].as_str()?.to_owned()));
+        names.filter(|name| name != "own").collect()
+    };
+    assert_eq!(listener_ports(&first), listener_ports(&second));
+    let name = |of: &str| listener_name(ListenerHome::Gateway, 2000, &of.into());
+    assert_eq!(names(&first), [name("a.1")]);
+    assert_eq!(names(&second), [name("b.1")]);
+    assert_ne!(name("a.1"), name("b.1"));
+}
+
+#[test]
+fn a_listener_without_the_allocation_in_its_name_is_made_anew() {
+    let notes = json!({
+        "determined.ai/det-gateway-port-2001": "a.1",
+        "determined.ai/det-gateway-owner-2001": OWNER,
+    });
+    let former = json!({"name": "det-2001", "port": 2001, "protocol": "TCP"});
+    let begin = gateway(&[former], &notes);
+    let then = after(&begin, &plan(&begin, 2001..=2001, &[("a.1", 1)]));
+    assert_eq!(listener_ports(&then), [80, 2001]);
+    let name = listener_name(ListenerHome::Gateway, 2001, &"a.1".into());
+    assert_eq!(then["spec"]["listeners"][1]["name"], name.as_str());
+}
+
+#[test]
+fn a_port_in_conflict_is_given_back_for_another_one() {
+    let begin = gateway(&[], &json!({}));
+    let then = after(&begin, &plan(&begin, 2000..=2001, &[("a.1", 1)]));
+    let port = listener_ports(&then)[1];
+    let mut wanted = wanted(&[("a.1", 1)]);
+    let own = wanted.get_mut(&"a.1".into()).unwrap();
+    own.avoided.insert(port);
+    let again = plan_listeners(&then, OWNER, (&(2000..=2001), &BTreeSet::new()), &wanted);
+    assert_eq!(listener_ports(&after(&then, &again)), [80, 4001 - port]);
 }
 
 #[test]
@@ -140,7 +183,9 @@ fn a_listener_works_once_it_is_programmed_and_has_a_route() {
     assert_eq!(with(programmed(3), 1), ListenerState::Works);
     assert_eq!(with(programmed(3), 0), ListenerState::HasNoRoute);
     let waits = |state: ListenerState| match state {
-        ListenerState::Waits(why) | ListenerState::Refused(why) => why,
+        ListenerState::Waits(why)
+        | ListenerState::Refused(why)
+        | ListenerState::Conflicted(why) => why,
         other => panic!("{other:?}"),
     };
     assert_eq!(waits(with(programmed(2), 1)), "it is not programmed yet");
@@ -152,13 +197,19 @@ fn a_listener_works_once_it_is_programmed_and_has_a_route() {
         "Accepted is False, PortUnavailable: no such port"
     );
     let conflicted = json!([
+        {"type": "Programmed", "status": "False", "reason": "Invalid"},
         {"type": "Conflicted", "status": "True", "reason": "ProtocolConflict"},
-        {"type": "Programmed", "status": "True"},
     ]);
-    assert_eq!(
-        waits(with(conflicted, 1)),
-        "Conflicted is True, ProtocolConflict"
-    );
+    let in_conflict = "Conflicted is True, ProtocolConflict".to_owned();
+    assert_eq!(with(conflicted, 1), ListenerState::Conflicted(in_conflict));
+    for soon in [
+        json!([{"type": "Programmed", "status": "False", "reason": "Pending"}]),
+        json!([{"type": "Programmed", "status": "False", "reason": "Invalid", "observedGeneration": 2}]),
+        json!([{"type": "Conflicted", "status": "True", "observedGeneration": 2}]),
+    ] {
+        let expected = ListenerState::Waits("it is not programmed yet".to_owned());
+        assert_eq!(with(soon.clone(), 0), expected, "{soon}");
+    }
     let unknown = gateway(&[], &json!({}));
     assert!(matches!(
         listener_state(&unknown, "det-1"),
@@ -171,4 +222,8 @@ fn a_listener_works_once_it_is_programmed_and_has_a_route() {
         route_refusal(&route).unwrap(),
         "Accepted is False, NotAllowedByListeners"
     );
+    let mut of_an_earlier_one = route;
+    of_an_earlier_one["metadata"] = json!({"generation": 2});
+    of_an_earlier_one["status"]["parents"][0]["conditions"][0]["observedGeneration"] = 1.into();
+    assert_eq!(route_refusal(&of_an_earlier_one), None);
 }
