@@ -63,8 +63,11 @@
 {{- end }}
 {{- if include "determined.gateways" . | fromJsonArray }}
 - apiGroups: [gateway.networking.k8s.io]
-  resources: [tcproutes, listenersets]
+  resources: [tcproutes]
   verbs: [create, get, patch, delete]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [listenersets]
+  verbs: [create, get, delete]
 {{- end }}
 {{- end -}}
 
