@@ -352,12 +352,34 @@ def test_devices_may_be_claimed_only_where_a_manager_of_this_cluster_does_so() -
     def claimed(found: list[dict[str, Any]], kind: str) -> set[tuple[str, str]]:
         return {one for one in rights(found, kind, "determined-master-r") if one[0] in of_claims}
 
-    reads = {(kind, verb) for kind in ("resourceslices", "resourceclaims") for verb in ("get", "list", "watch")}
+    reads = {(kind, verb) for kind in ("resourceslices", "resourceclaims") for verb in ("list", "watch")}
     assert claimed(found, "ClusterRole") == reads | {("deviceclasses", "get")}
     writes = {("resourceclaimtemplates", verb) for verb in ("create", "get", "patch", "delete")}
     assert claimed(found, "Role") == writes
     for kind in ("ClusterRole", "Role"):
         assert not claimed(of_case("defaults"), kind)
+
+
+def test_pools_may_have_slots_of_their_own() -> None:
+    small = {"pool_name": "small", "slot_resource_name": "nvidia.com/mig-1g.10gb"}
+    pools = [{"pool_name": "default"}, small]
+    kept = ("--set", "defaultAuxResourcePool=default", "--set", "defaultComputeResourcePool=default")
+    found = objects(*LEAST, *kept, "--set-json", f"resourcePools={json.dumps(pools)}")
+    assert configuration(found)["resource_pools"][1] == small
+    small = {"pool_name": "small", "device_class": "mig.nvidia.com", "device_driver": "gpu.nvidia.com"}
+    pools = [{"pool_name": "default"}, small]
+    claims = ("--set", "slotType=dra", "--set", "deviceClass=gpu.nvidia.com")
+    found = objects(*LEAST, *kept, *claims, "--set-json", f"resourcePools={json.dumps(pools)}")
+    assert configuration(found)["resource_pools"][1] == small
+
+
+def test_the_class_of_devices_may_be_in_the_configuration_of_the_master() -> None:
+    in_config = ("--set", "masterConfig.resource_manager.device_class=gpu.example.com")
+    manager = configuration(objects(*LEAST, "--set", "slotType=dra", *in_config))["resource_manager"]
+    assert (manager["slot_type"], manager["device_class"]) == ("dra", "gpu.example.com")
+    claimed = ("--set", "masterConfig.resource_manager.slot_type=dra", "--set", "deviceClass=gpu.example.com")
+    manager = configuration(objects(*LEAST, *claimed))["resource_manager"]
+    assert (manager["slot_type"], manager["device_class"]) == ("dra", "gpu.example.com")
 
 
 def test_two_releases_share_no_name() -> None:
@@ -458,6 +480,10 @@ def test_a_labelled_node_gets_one_agent_of_its_pool() -> None:
         (("slotType=cpu",), "slotResourceRequests.cpu"),
         (("slotType=tpu",), "/slotType"),
         (("slotType=dra",), "slotType dra needs deviceClass"),
+        (("slotType=dra", "deviceClass=c", "slotResourceName=example.com/gpu"), "slotResourceName is"),
+        (("slotType=cpu", "slotResourceRequests.cpu=1", "slotResourceName=example.com/gpu"), "slotResourceName is"),
+        (("deviceClass=gpu.example.com",), "deviceClass is"),
+        (("deviceDriver=d.example.com",), "deviceDriver is"),
         (("defaultScheduler=priority",), "/defaultScheduler"),
         (("taskExposure=ingress",), "/taskExposure"),
         (("taskExposure=gateway",), "needs internalTaskGateway"),

@@ -27,7 +27,7 @@
 {{- if include "determined.claims" . }}
 - apiGroups: [resource.k8s.io]
   resources: [resourceslices, resourceclaims]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [resource.k8s.io]
   resources: [deviceclasses]
   verbs: [get]

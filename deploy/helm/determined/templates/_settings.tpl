@@ -317,15 +317,31 @@ none is given, and is kept with the volume, whose server keeps the password of i
 {{- if and (eq $s.slotType "cpu") (le (float64 $cpus) 0.0) -}}
 {{- fail "slotType cpu needs slotResourceRequests.cpu, the processors of a slot, such as 7.5" -}}
 {{- end -}}
-{{- if and (eq $s.slotType "dra") (not $v.deviceClass) -}}
-{{- fail "slotType dra needs deviceClass, the DeviceClass whose devices are slots, such as gpu.nvidia.com" -}}
-{{- end -}}
+{{- include "determined.settings.devices" (list $root $s) -}}
 {{- if kindIs "invalid" $v.maxSlotsPerPod -}}
 {{- $_ := required "maxSlotsPerPod is required: the number of GPUs of a node; of nodes of several sizes, their greatest common divisor" nil -}}
 {{- end -}}
 {{- $storage := $v.checkpointStorage | default dict -}}
 {{- if and (eq ($storage.type | default "shared_fs") "shared_fs") (not $storage.allowHostPath) -}}
 {{- fail "checkpointStorage.type shared_fs is a directory of each node, for trying things out: set checkpointStorage.type to pvc, s3, gcs or azure, or checkpointStorage.allowHostPath to true" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Values that choose what slots are, each for the slot types that the master takes it with; masterConfig has the last word. */}}
+{{- define "determined.settings.devices" -}}
+{{- $root := index . 0 -}}{{- $s := index . 1 -}}{{- $v := $root.Values -}}
+{{- $manager := ($v.masterConfig | default dict).resource_manager | default dict -}}
+{{- $type := $manager.slot_type | default $s.slotType -}}
+{{- if and (eq $type "dra") (not (or $v.deviceClass $manager.device_class)) -}}
+{{- fail "slotType dra needs deviceClass, the DeviceClass whose devices are slots, such as gpu.nvidia.com" -}}
+{{- end -}}
+{{- if and $v.slotResourceName (not (has $type (list "cuda" "gpu" "rocm"))) -}}
+{{- fail (printf "slotResourceName is %q, which is for slotType cuda or rocm, and slotType is %s: remove it" $v.slotResourceName $type) -}}
+{{- end -}}
+{{- range list "deviceClass" "deviceDriver" -}}
+{{- if and (get $v .) (ne $type "dra") -}}
+{{- fail (printf "%s is %q, which is for slotType dra, and slotType is %s: remove it, or set slotType to dra" . (get $v .) $type) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
