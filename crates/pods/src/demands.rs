@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use crate::admission::{matches_affinity, untolerated};
+use crate::facts::SlotResources;
 use crate::json::{self, Object};
 use crate::node::NodeFacts;
 use crate::quantity::{requested, resource_names};
@@ -168,12 +169,13 @@ pub fn requests(pod: &Value) -> Resources {
 }
 
 /// Why a node cannot take one more pod with these demands ([`demands`]); `None` = it can, as far as slots are free.
-/// `used` = what all pods there take. What slots are, `slot_resource`, is not looked at: slots are counted elsewhere.
+/// `used` = what all pods there take. What slots of the pool are is not looked at, since slots are counted elsewhere, nor what
+/// pods are given for slots alone: those of the task have none of it.
 pub fn misfit(
     demands: Option<&Value>,
     node: &NodeFacts,
     used: &Resources,
-    slot_resource: &str,
+    (slots, pool): (&SlotResources, &str),
 ) -> Option<Misfit> {
     let nothing = Value::Null;
     let pod = demands.unwrap_or(&nothing);
@@ -186,7 +188,7 @@ pub fn misfit(
     }
     let mut passing = None;
     for (resource, needed) in requests(pod) {
-        if resource == slot_resource {
+        if resource == slots.of(pool).name() || slots.give_alone(&resource) {
             continue;
         }
         let all = node.allocatable.get(&resource).copied();
@@ -270,6 +272,7 @@ fn amount(resource: &str, amount: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::facts::SlotResource;
     use crate::node::Taint;
 
     fn node() -> NodeFacts {
@@ -362,6 +365,9 @@ mod tests {
     #[expect(clippy::too_many_lines, reason = "one table of scenarios")]
     #[test]
     fn a_node_lacks_what_it_does_not_have_or_has_given_away() {
+        let extended = |name: &str| SlotResource::Extended(name.to_owned());
+        let of_pools = [("small".to_owned(), extended("example.com/mig"))].into();
+        let slots = SlotResources::new(extended("nvidia.com/gpu"), of_pools);
         let used: Resources = [("memory".to_owned(), 30 << 30), ("pods".to_owned(), 1)].into();
         let memory = |amount: &str| task(&json!({"requests": {"memory": amount}}));
         let taint = |key: &str| Taint {
@@ -401,6 +407,14 @@ mod tests {
             ),
             (
                 task(&json!({"limits": {"nvidia.com/gpu": 64}})),
+                node(),
+                None,
+            ),
+            // Pods are given none of these but for slots.
+            (
+                task(
+                    &json!({"limits": {"example.com/mig": 64, "deviceclass.resource.kubernetes.io/gpu.example.com": 1}}),
+                ),
                 node(),
                 None,
             ),
@@ -460,7 +474,8 @@ mod tests {
                 None,
             ),
         ] {
-            let misfit = misfit(demands(&pod_spec).as_ref(), &node, &used, "nvidia.com/gpu");
+            let slots = (&slots, "default");
+            let misfit = misfit(demands(&pod_spec).as_ref(), &node, &used, slots);
             let found = misfit.as_ref().map(|it| (it.lasts, it.reason.as_str()));
             assert_eq!(found, expected, "{pod_spec}");
         }

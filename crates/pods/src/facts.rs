@@ -104,6 +104,15 @@ impl SlotResources {
         !self.of_pools.is_empty()
     }
 
+    /// Whether only slots give a container some of a resource, by its name: GPUs, what slots are in any pool, and devices of
+    /// classes, which Kubernetes gives as a resource as well.
+    pub(crate) fn give_alone(&self, resource: &str) -> bool {
+        let mut all = self.of_pools.values().chain([&self.usual]);
+        is_gpu(resource)
+            || resource.starts_with(CLASS_RESOURCES)
+            || all.any(|it| matches!(it, SlotResource::Extended(name) if name == resource))
+    }
+
     /// The classes of devices that are slots somewhere.
     pub fn classes(&self) -> impl Iterator<Item = &DeviceClass> {
         let all = self.of_pools.values().chain([&self.usual]);
@@ -191,12 +200,11 @@ impl SlotResource {
             Self::Extended(_) | Self::Cpu { .. } => None,
         }
     }
-
-    /// Whether only slots give a container some of a resource, by its name: GPUs, and what slots are.
-    pub(crate) fn gives_alone(&self, resource: &str) -> bool {
-        is_gpu(resource) || matches!(self, Self::Extended(name) if name == resource)
-    }
 }
+
+/// What the names of the resources begin with by which containers get devices of a class without a claim of their own:
+/// <https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/>.
+const CLASS_RESOURCES: &str = "deviceclass.resource.kubernetes.io/";
 
 fn is_gpu(resource: &str) -> bool {
     resource == "amd.com/gpu" || resource.starts_with("nvidia.com/")

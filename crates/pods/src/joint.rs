@@ -484,12 +484,13 @@ mod tests {
             nodes in prop::collection::vec(nodes(), 1..12),
         ) {
             let namespace = NamespaceSelector { namespace: "team", labels: &selected };
+            let slots = crate::SlotResource::Extended("nvidia.com/gpu".to_owned()).into();
             let joint = joint_demands(&pool, &task, Some(namespace));
             let joint = joint.map(|spec| json!({"spec": spec}));
             for node in nodes {
                 let is_selected = selected.iter().all(|(key, value)| node.labels.get(key) == Some(value));
                 let demands = json!({"spec": task});
-                let fits = misfit(Some(&demands), &node, &BTreeMap::new(), "nvidia.com/gpu").is_none();
+                let fits = misfit(Some(&demands), &node, &BTreeMap::new(), (&slots, "default")).is_none();
                 let is_wanted = is_selected && fits && admits(&json!({"spec": pool}), &node);
                 let is_asked_for = joint.as_ref().is_ok_and(|joint| admits(joint, &node));
                 prop_assert_eq!(is_asked_for, is_wanted, "{:?} for {:?}", &joint, &node);

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::affinity;
 use crate::demands::requests;
-use crate::facts::{ClusterFacts, SlotResource};
+use crate::facts::{ClusterFacts, SlotResources};
 use crate::joint::{NamespaceSelector, joint_demands};
 use crate::json::{self, Object};
 use crate::names::{CLUSTER_LABEL, begin_of, label_value};
@@ -258,7 +258,7 @@ fn pod_spec(
                 "name": "placeholder",
                 "image": request.image,
                 "imagePullPolicy": "IfNotPresent",
-                "resources": resources(facts.slots.of(request.resource_pool), share, demands),
+                "resources": resources((&facts.slots, request.resource_pool), share, demands),
                 "securityContext": {
                     "allowPrivilegeEscalation": false,
                     "readOnlyRootFilesystem": true,
@@ -271,9 +271,10 @@ fn pod_spec(
 }
 
 /// What the containers of a share hold together.
-fn resources(resource: &SlotResource, share: Share, demands: &Value) -> Value {
+fn resources((all, pool): (&SlotResources, &str), share: Share, demands: &Value) -> Value {
+    let resource = all.of(pool);
     let mut amounts = requests(demands);
-    amounts.retain(|name, _| !resource.gives_alone(name) && name != crate::demands::PODS);
+    amounts.retain(|name, _| !all.give_alone(name) && name != crate::demands::PODS);
     for amount in amounts.values_mut() {
         *amount = amount.saturating_mul(share.containers.into());
     }
@@ -314,7 +315,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{ClaimApi, MasterCert, MasterUrl, Scheduler, holds};
+    use crate::{ClaimApi, MasterCert, MasterUrl, Scheduler, SlotResource, holds};
 
     fn facts(slots: SlotResource) -> ClusterFacts {
         ClusterFacts {

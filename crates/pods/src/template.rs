@@ -10,7 +10,7 @@ use crate::admission::DEFAULT_TOLERATIONS;
 use crate::affinity::{self, PLACEMENT_GATE};
 use crate::devices::CLAIM;
 use crate::environment;
-use crate::facts::{ClusterFacts, MasterCert, Member, SlotResource};
+use crate::facts::{ClusterFacts, MasterCert, Member, SlotResource, SlotResources};
 use crate::json::{self, Object};
 use crate::user_spec::{INIT_CONTAINER, TASK_CONTAINER, UserPod, name};
 
@@ -145,7 +145,7 @@ impl Source<'_> {
             json::take_list(&mut task, "env"),
         );
         for container in containers.iter_mut().chain(&mut init_containers) {
-            without_gpus(container, self.slots());
+            without_gpus(container, &self.facts.slots);
         }
         let own = self.own_volumes(&task);
         let task = self.task_container(task, variables.env, &own);
@@ -331,7 +331,7 @@ impl Source<'_> {
         for kind in ["requests", "limits"] {
             let mut amounts = json::take_object(&mut resources, kind);
             // No pod has devices that it was not given slots for.
-            amounts.retain(|name, _| !resource.gives_alone(name));
+            amounts.retain(|name, _| !self.facts.slots.give_alone(name));
             if let Some(amount) = &amount {
                 amounts.insert(resource.name().to_owned(), amount.clone().into());
             }
@@ -451,8 +451,8 @@ impl Source<'_> {
     }
 }
 
-/// Takes from a container of the user what only the slots of its task give. Images of CUDA ask for all GPUs of the node.
-fn without_gpus(container: &mut Value, slots: &SlotResource) {
+/// Takes from a container of the user what only slots give, whichever pool they are of. Images of CUDA ask for all GPUs of the node.
+fn without_gpus(container: &mut Value, slots: &SlotResources) {
     let Some(container) = container.as_object_mut() else {
         return;
     };
@@ -461,7 +461,7 @@ fn without_gpus(container: &mut Value, slots: &SlotResource) {
             .get_mut("resources")
             .and_then(|resources| resources.get_mut(kind)?.as_object_mut());
         if let Some(amounts) = amounts {
-            amounts.retain(|name, _| !slots.gives_alone(name));
+            amounts.retain(|name, _| !slots.give_alone(name));
         }
     }
     let mut env = json::take_list(container, "env");

@@ -166,3 +166,32 @@ fn a_pool_with_slots_of_its_own_resource_requests_that() {
     let side = &made.jobs[0]["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(side["resources"]["limits"], json!({"memory": "1Gi"}));
 }
+
+#[test]
+fn a_pod_without_slots_has_none_of_what_slots_are_in_any_pool() {
+    let mut facts = facts();
+    let extended = |name: &str| SlotResource::Extended(name.to_owned());
+    let of_pools = [("small".to_owned(), extended("example.com/mig-1g.10gb"))].into();
+    facts.slots = SlotResources::new(extended("example.com/gpu"), of_pools);
+    let limits = json!({
+        "example.com/gpu": 1, "example.com/mig-1g.10gb": 8, "example.com/nic": 1,
+        "deviceclass.resource.kubernetes.io/gpu.example.com": 2,
+    });
+    let resources = json!({"limits": limits, "requests": limits});
+    let pod_spec = json!({"spec": {"containers": [
+        {"name": "determined-container", "resources": resources},
+        {"name": "side", "image": "x", "resources": resources},
+    ]}});
+    for pool in ["default", "small"] {
+        let mut member = member(TaskKind::Command, TASK, 1, 0, 0);
+        member.start.origin.pod_spec = Some(pod_spec.clone());
+        member.start.origin.resource_pool = pool.to_owned();
+        let made = objects(&facts, "tasks", &[member]).unwrap();
+        let spec = &made.jobs[0]["spec"]["template"]["spec"];
+        for container in spec["containers"].as_array().unwrap() {
+            let left = json!({"example.com/nic": 1});
+            let resources = &container["resources"];
+            assert_eq!(*resources, json!({"limits": left, "requests": left}));
+        }
+    }
+}

@@ -126,8 +126,8 @@ impl NodeFit {
             Misfits::of(places.filter_map(|(place, facts)| {
                 let excluded = limits.and_then(|limits| limits.excludes(namespace, &facts.node));
                 let excluded = excluded.map(|reason| (true, reason));
-                let resource = self.slots.of(&question.pool).name();
-                let misfit = excluded.or_else(|| facts.misfit(demands, &question.key, resource))?;
+                let slots = (&self.slots, question.pool.as_str());
+                let misfit = excluded.or_else(|| facts.misfit(demands, &question.key, slots))?;
                 Some((place.clone(), misfit))
             }))
         };
@@ -141,12 +141,12 @@ impl PlaceFacts {
         &self,
         demands: Option<&Value>,
         key: &str,
-        slot_resource: &str,
+        slots: (&SlotResources, &str),
     ) -> Option<(bool, String)> {
         if self.drained {
             return Some((false, "they are disabled or drained".to_owned()));
         }
-        let misfit = det_pods::misfit(demands, &self.node, &self.used, slot_resource);
+        let misfit = det_pods::misfit(demands, &self.node, &self.used, slots);
         let misfit = misfit.map(|misfit| (misfit.lasts, misfit.reason));
         misfit.or_else(|| Some((false, self.held_off.get(key)?.clone())))
     }
