@@ -120,6 +120,10 @@ impl NamespaceAccess for ClusterNamespaces {
         if !desk.goes_by_classes {
             return Ok(ClassValue::Unused);
         }
+        // What is no name is part of a path otherwise.
+        if !is_object_name(class) {
+            return Ok(ClassValue::Missing);
+        }
         match desk.api.get(Kind::PriorityClass, ("", class)).await {
             Ok(found) => {
                 // The API server completes it with 0.
@@ -130,6 +134,16 @@ impl NamespaceAccess for ClusterNamespaces {
             Err(error) => Err(NamespaceError::Unavailable(error.to_string())),
         }
     }
+}
+
+/// Whether a text can be the name of an object of Kubernetes: up to 253 lower-case letters, digits, `-` and `.`, the first and
+/// the last one of them a letter or a digit.
+fn is_object_name(text: &str) -> bool {
+    let is_end = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.len() <= 253
+        && text.starts_with(is_end)
+        && text.ends_with(is_end)
+        && text.chars().all(|c| is_end(c) || c == '-' || c == '.')
 }
 
 /// Whether tasks can run in a namespace.

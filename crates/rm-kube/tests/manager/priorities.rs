@@ -1,6 +1,7 @@
 //! `PriorityClasses` of pods.
 
 use det_ids::ContainerId;
+use det_rm::{ClassValue, NamespaceAccess as _};
 use det_rm_contract::TestCore;
 use serde_json::{Value, json};
 
@@ -53,6 +54,21 @@ async fn a_priority_is_a_class_that_tasks_share() {
     assert_eq!(classes(&scene), [("determined-p61".to_owned(), 61)]);
     // The second one costs no request.
     assert_eq!(asked(&scene), ["GET", "POST"]);
+}
+
+#[tokio::test]
+async fn a_class_whose_name_none_can_have_is_missing_without_a_request() {
+    let scene = Scene::with_nodes(&[("a", 4)]).await;
+    scene.api.create(CLASSES, "", medium());
+    let value = async |class: &str| scene.desks.value_of_class("k", class).await.unwrap();
+    for class in ["..", "a/b", "../../../../api/v1/nodes/a", "A", "a?x", ""] {
+        assert_eq!(value(class).await, ClassValue::Missing, "{class}");
+    }
+    assert!(asked(&scene).is_empty());
+    let known = value("determined-medium-priority").await;
+    assert_eq!(known, ClassValue::Value(50));
+    assert_eq!(value("another").await, ClassValue::Missing);
+    assert_eq!(asked(&scene), ["GET", "GET"]);
 }
 
 #[tokio::test]
