@@ -174,8 +174,7 @@ impl Creation {
         // Before their pods: those would wait for them, and have an event of that.
         if made.jobs.is_empty() {
             for template in &objects.claim_templates {
-                self.create(Kind::ResourceClaimTemplate(self.facts.claims), template)
-                    .await?;
+                self.create_template(template).await?;
             }
         }
         for job in objects.jobs.iter().skip(made.jobs.len()) {
@@ -224,6 +223,29 @@ impl Creation {
                 Err(ApiError::Passing(text))
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Creates a template of claims. One that is found with another request is made again: its spec cannot be changed, and who
+    /// may create objects there would decide what devices the task gets.
+    async fn create_template(&self, template: &Value) -> Result<(), ApiError> {
+        let kind = Kind::ResourceClaimTemplate(self.facts.claims);
+        let CreatedObject::Found(found) = self.create(kind, template).await? else {
+            return Ok(());
+        };
+        // The rest of the metadata is what API servers add there.
+        let is_same = |path: &str| template.pointer(path) == found.pointer(path);
+        if is_same("/spec/spec") && is_same("/spec/metadata/labels") {
+            return Ok(());
+        }
+        let at = (self.namespace.as_str(), name(template));
+        self.api.delete(kind, at, uid(&found), None).await?;
+        match self.create(kind, template).await? {
+            CreatedObject::New(_) => Ok(()),
+            CreatedObject::Found(_) => Err(ApiError::Passing(format!(
+                "ResourceClaimTemplate \"{}\" was made by another with other devices",
+                name(template)
+            ))),
         }
     }
 

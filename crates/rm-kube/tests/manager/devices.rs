@@ -209,6 +209,32 @@ async fn a_template_that_was_made_before_the_manager_ended_is_used_or_deleted() 
 }
 
 #[tokio::test]
+async fn a_template_that_is_found_with_another_request_is_made_again() {
+    let mut scene = scene(&["a"]).await;
+    scene.api.faults().fail_next("POST", "jobs", 503, 1_000);
+    let id = scene.core.place("a", "c", 2);
+    scene.was_asked("POST jobs", 1).await;
+    scene.stop().await;
+    let found = scene.api.list(TEMPLATES, "").remove(0);
+    let of = |key: &str| found["metadata"][key].as_str().unwrap_or_default();
+    let mut requests = found["spec"]["spec"]["devices"]["requests"].clone();
+    requests[0]["exactly"]["deviceClassName"] = "another".into();
+    let patch = json!({"spec": {"spec": {"devices": {"requests": requests}}}});
+    scene
+        .api
+        .patch(TEMPLATES, of("namespace"), of("name"), &patch);
+    scene.core.restart();
+    scene.api.faults().fail_no_more();
+    scene.begin();
+    allocate(&scene, &id, &["d0", "d1"]).await;
+    scene.runs(&id).await;
+    let templates = scene.api.list(TEMPLATES, "");
+    assert_eq!(templates.len(), 1);
+    assert_eq!(templates[0]["spec"], found["spec"]);
+    assert_ne!(templates[0]["metadata"]["uid"], found["metadata"]["uid"]);
+}
+
+#[tokio::test]
 async fn templates_of_a_task_that_ends_before_the_next_manager_begins_are_deleted() {
     let mut scene = scene(&["a", "b"]).await;
     let faults = scene.api.faults();
