@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::facts::DeviceClass;
 use crate::json;
-use crate::names::CLUSTER_LABEL;
+use crate::names::{CLUSTER_LABEL, SELECTOR_LABEL};
 
 /// Name of the claim for slots in the pods of tasks, and of its request.
 pub(crate) const CLAIM: &str = "determined-slots";
@@ -233,6 +233,8 @@ pub struct ClaimFacts {
     pub pod: Option<(String, String)>,
     /// Value of the label with the cluster's identity, which claims for slots have; `None` = it is none of those.
     pub cluster: Option<String>,
+    /// Value of the label with the allocation's id, which those have too.
+    pub allocation: Option<String>,
 }
 
 /// What a `ResourceClaim` holds, from the API's object.
@@ -255,10 +257,12 @@ pub fn claim_facts(claim: &Value) -> ClaimFacts {
         let text = |key| json::text(pod, &[key]).map(str::to_owned);
         Some((text("name")?, text("uid")?))
     });
+    let label = |key| json::text(claim, &["metadata", "labels", key]).map(str::to_owned);
     ClaimFacts {
         devices: devices.collect(),
         pod,
-        cluster: json::text(claim, &["metadata", "labels", CLUSTER_LABEL]).map(str::to_owned),
+        cluster: label(CLUSTER_LABEL),
+        allocation: label(SELECTOR_LABEL),
     }
 }
 
@@ -424,7 +428,7 @@ mod tests {
         let result = |device: &str, admin: bool| json!({"driver": "gpu.example.com", "pool": "n1", "device": device, "adminAccess": admin});
         let claim = json!({
             "metadata": {
-                "labels": {CLUSTER_LABEL: "c"},
+                "labels": {CLUSTER_LABEL: "c", SELECTOR_LABEL: "t.1"},
                 "ownerReferences": [{"kind": "Pod", "name": "p", "uid": "u", "controller": true}],
             },
             "status": {"allocation": {"devices": {"results": [result("d0", false), result("d1", true)]}}},
@@ -437,6 +441,7 @@ mod tests {
             devices: vec![(pool, "d0".to_owned())],
             pod: Some(("p".to_owned(), "u".to_owned())),
             cluster: Some("c".to_owned()),
+            allocation: Some("t.1".to_owned()),
         };
         assert_eq!(claim_facts(&claim), expected);
         assert_eq!(claim_facts(&json!(null)), ClaimFacts::default());

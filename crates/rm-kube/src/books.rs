@@ -104,6 +104,8 @@ pub(crate) struct Trouble {
 /// A container whose objects are being made.
 #[derive(Debug, Clone)]
 pub(crate) struct StartingContainer {
+    /// The allocation that it is of.
+    pub(crate) allocation: AllocationId,
     /// The place that it is started for.
     pub(crate) place: PlaceId,
     /// The node of that place.
@@ -183,6 +185,7 @@ impl OnPlace for StartingContainer {
 
 /// The slots of a place that a container holds.
 pub(crate) struct Share<'a> {
+    pub(crate) container: &'a ContainerId,
     pub(crate) place: &'a PlaceId,
     pub(crate) slots: u32,
 }
@@ -337,12 +340,14 @@ impl Books {
         starting: impl Iterator<Item = (&'s ContainerId, &'s StartingContainer)>,
     ) -> impl Iterator<Item = Share<'s>> {
         let held = held.filter(|(_, held)| !held.has_ended());
-        let held = held.map(|(_, held)| Share {
+        let held = held.map(|(container, held)| Share {
+            container,
             place: &held.place,
             slots: held.slots,
         });
         let starting = starting.filter(|(id, _)| !self.held.contains_key(*id));
-        held.chain(starting.map(|(_, starting)| Share {
+        held.chain(starting.map(|(container, starting)| Share {
+            container,
             place: &starting.place,
             slots: starting.slots,
         }))
@@ -374,8 +379,11 @@ impl Books {
             .collect()
     }
 
-    fn allocation_of(&self, container: &ContainerId) -> Option<AllocationId> {
-        let held = self.held.get(container)?;
+    /// The allocation of a container, while a Job of it is known or is being made.
+    pub(crate) fn allocation_of(&self, container: &ContainerId) -> Option<AllocationId> {
+        let Some(held) = self.held.get(container) else {
+            return Some(self.starting.get(container)?.allocation.clone());
+        };
         Some(self.jobs.get(&held.job)?.recorded.allocation_id.clone())
     }
 

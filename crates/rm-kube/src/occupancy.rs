@@ -1,7 +1,7 @@
 //! What of a node's slots its places can have: what it offers, less what others hold.
 
-use det_ids::PlaceId;
-use det_pods::{ClaimFacts, NodeFacts, SlotResource};
+use det_ids::{ContainerId, PlaceId};
+use det_pods::{ClaimFacts, NodeFacts, SlotResource, label_value};
 
 use crate::books::{Books, ObjectKey, Pod};
 
@@ -33,7 +33,8 @@ impl Occupancy<'_> {
         let node = node.name.as_str();
         let strangers = match slots {
             SlotResource::Devices(class) => {
-                let is_own = |key: &ObjectKey, claim: &ClaimFacts| is_of_slots(books, key, claim);
+                let is_own =
+                    |key: &ObjectKey, claim: &ClaimFacts| is_of_slots(self, &differs, key, claim);
                 books.devices.taken(node, class.resource(), is_own)
             }
             SlotResource::Extended(_) | SlotResource::Cpu { .. } => self.requested(&differs),
@@ -71,9 +72,15 @@ fn is_expected(books: &Books, pod: &Pod) -> bool {
     job.is_some_and(|(job, _)| books.expected.contains(job))
 }
 
-/// Whether a claim is for the slots of a container that has not ended: those are counted already. Its pod may have been seen
-/// after it.
-fn is_of_slots(books: &Books, key: &ObjectKey, claim: &ClaimFacts) -> bool {
+/// Whether a claim is for the slots of a container on the node that counts: one that has not ended, of a place whose slots are
+/// the same. What neither it nor a container is counted for would be given twice.
+fn is_of_slots(
+    occupancy: Occupancy<'_>,
+    differs: impl Fn(&PlaceId) -> bool,
+    key: &ObjectKey,
+    claim: &ClaimFacts,
+) -> bool {
+    let Occupancy { books, node, .. } = occupancy;
     if !books.devices.is_own(claim) {
         return false;
     }
@@ -84,9 +91,19 @@ fn is_of_slots(books: &Books, key: &ObjectKey, claim: &ClaimFacts) -> bool {
         namespace: key.namespace.clone(),
         name: name.clone(),
     };
-    let Some(pod) = books.pods.get(&at).filter(|pod| pod.uid == *uid) else {
-        return true;
+    let pod = books.pods.get(&at).filter(|pod| pod.uid == *uid);
+    let its = pod.and_then(|pod| pod.container.as_ref());
+    // Its pod or its Job may not have been seen yet: then it is of a container of its allocation that has no pod.
+    let is_its = |container: &ContainerId| match its {
+        Some(its) => its == container,
+        None => {
+            let of_claim = claim.allocation.as_deref();
+            let allocation = books.allocation_of(container);
+            let is_its = allocation.is_some_and(|it| of_claim == Some(&*label_value(it.as_str())));
+            is_its && books.pod(container).is_none()
+        }
     };
-    let held = pod.container.as_ref().and_then(|id| books.held.get(id));
-    held.map_or_else(|| is_expected(books, pod), |held| !held.has_ended())
+    let node = node.name.as_str();
+    let mut here = books.shares(books.held.on_node(node), books.starting.on_node(node));
+    here.any(|share| !differs(share.place) && is_its(share.container))
 }

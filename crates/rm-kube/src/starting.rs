@@ -103,6 +103,7 @@ impl Starts {
         }
         for member in &members {
             let starting = StartingContainer {
+                allocation: allocation.clone(),
                 place: member.place.clone(),
                 node: member.node.clone(),
                 slots: member.start.spec.slots.count(),

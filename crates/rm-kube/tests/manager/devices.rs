@@ -312,6 +312,62 @@ async fn a_pool_has_a_class_of_its_own_on_the_same_nodes() {
 }
 
 #[tokio::test]
+async fn a_device_that_two_classes_select_is_given_once() {
+    let api = ApiDouble::start().await;
+    api.create(CLASSES, "", class(CLASS, "gpu"));
+    let all = "device.driver == 'd.example.com'";
+    let all =
+        json!({"metadata": {"name": "all"}, "spec": {"selectors": [{"cel": {"expression": all}}]}});
+    api.create(CLASSES, "", all);
+    let scene = Scene::start_over(api, TestCore::default(), |settings| {
+        let usual = SlotResource::Devices(DeviceClass::new(CLASS, None));
+        let all = SlotResource::Devices(DeviceClass::new("all", None));
+        settings.slots = SlotResources::new(usual, [("all".to_owned(), all)].into());
+        settings.pools.push(PoolSettings {
+            name: "all".to_owned(),
+            namespace: None,
+            pod_spec: None,
+            growth: None,
+        });
+    });
+    scene.api.add_node("a", 0);
+    publish(
+        &scene.api,
+        "a",
+        &[("d0", "gpu"), ("d1", "gpu"), ("m0", "mig")],
+    );
+    scene.has_slots("a", 2).await;
+    scene.has_slots("a@all", 3).await;
+    let id = scene.core.place("a", "c", 1);
+    allocate(&scene, &id, &["d0"]).await;
+    scene.runs(&id).await;
+    scene.has_slots("a@all", 2).await;
+    scene.has_slots("a", 2).await;
+}
+
+#[tokio::test]
+async fn devices_of_a_claim_whose_pod_is_gone_are_taken() {
+    let scene = scene(&["a"]).await;
+    let id = scene.core.place("a", "c", 3);
+    let claim = allocate(&scene, &id, &["d0", "d1", "d2"]).await;
+    let pod = scene.runs(&id).await;
+    // As of all claims that are allocated: it goes when Kubernetes has its devices back.
+    let held = json!({"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}});
+    scene.api.patch(CLAIMS, &pod.namespace, &claim, &held);
+    scene.exits(&id, 0).await;
+    scene.is_empty().await;
+    scene
+        .api
+        .create(CLAIMS, "default", allocated("theirs", "a", &["d3"]));
+    scene.has_slots("a", 0).await;
+    scene.api.delete(CLAIMS, "default", "theirs");
+    scene.has_slots("a", 1).await;
+    let released = json!({"metadata": {"finalizers": null}});
+    scene.api.patch(CLAIMS, &pod.namespace, &claim, &released);
+    scene.has_slots("a", 4).await;
+}
+
+#[tokio::test]
 async fn a_cluster_whose_devices_cannot_be_claimed_is_down_with_the_reason() {
     let named = |driver: Option<&str>| {
         let class = DeviceClass::new("odd", driver.map(str::to_owned));
