@@ -330,7 +330,8 @@ def test_a_gateway_may_be_changed_only_where_a_manager_of_this_cluster_uses_it()
             if "rules" in one and "Role" in one["kind"]:
                 assert not of_gateways(found, one["kind"], one["metadata"]["name"])
     gateway = {"gateway_name": "far", "gateway_namespace": "there", "gateway_ip": "h"}
-    manager = {"type": "kubernetes", "cluster_name": "o", "determined_master_host": "h", "internal_task_gateway": gateway}
+    manager: dict[str, Any] = {"type": "kubernetes", "cluster_name": "o", "determined_master_host": "h"}
+    manager["internal_task_gateway"] = gateway
 
     def more(**own: str) -> list[dict[str, Any]]:
         managers = [{"resource_manager": {**manager, **own}, "resource_pools": [{"pool_name": "o"}]}]
