@@ -123,9 +123,15 @@ fn host(dir: &Path, start: i64) -> Result<Option<ContainerExit>, SetupError> {
         return Ok(None);
     }
     Ok(Some(words.unwrap_or_else(|| match status.signal() {
-        Some(signal) => ContainerExit::Signaled {
+        Some(signal) if oom_after > oom_before => ContainerExit::Signaled {
             signal,
-            out_of_memory: oom_after > oom_before,
+            out_of_memory: true,
+        },
+        // No process of the task can do that: the kernel lets none kill the first process of its namespace.
+        Some(signal) => ContainerExit::Lost {
+            message: format!(
+                "the supervisor inside the sandbox was ended by signal {signal}, from outside of the task"
+            ),
         },
         None => ContainerExit::StartFailed {
             message: format!("the supervisor ended inside the sandbox without a report: {status}"),

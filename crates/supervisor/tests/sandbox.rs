@@ -275,6 +275,17 @@ fn a_task_that_does_not_listen_is_killed_after_the_grace() {
 }
 
 #[test]
+fn the_end_of_the_supervisor_inside_is_not_the_codes() {
+    need_sandbox!();
+    let master = Master::start();
+    let task = Task::shell(&master, "echo ready; sleep 1000").start();
+    master.wait_for_line("ready");
+    nix::sys::signal::kill(task.inside(), Signal::SIGKILL).unwrap();
+    let how = "the supervisor inside the sandbox was ended by signal 9";
+    assert_ended_from_outside(&task.wait().exit(), how);
+}
+
+#[test]
 fn sigquit_kills_at_once_and_ships_what_was_written() {
     need_sandbox!();
     let master = Master::start();

@@ -448,6 +448,13 @@ impl RunningTask {
         kill(pid, signal).unwrap();
     }
 
+    /// The process inside, of this one's children the only one.
+    pub(crate) fn inside(&self) -> Pid {
+        let pid = self.child.0.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        Pid::from_raw(children.trim().parse().unwrap())
+    }
+
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join("run").join(name)
     }
