@@ -15,6 +15,7 @@ import pytest
 
 import harness
 from harness import Agent, Cluster, Missing
+from kubernetes import Kubernetes
 from processes import docker, podman_socket
 
 
@@ -139,3 +140,19 @@ def _described(cluster: Cluster) -> str | None:
         return cluster.describe()
     except Exception as error:
         return f"(cannot be described: {error!r})"
+
+
+@pytest.fixture(scope="module")
+def control_plane() -> Kubernetes:
+    """The control plane that `KUBECONFIG` names."""
+    with equipment():
+        return Kubernetes()
+
+
+@pytest.fixture(scope="module")
+def namespace(control_plane: Kubernetes) -> Iterator[str]:
+    """A namespace of the module's own on it."""
+    name = f"det-{uuid.uuid4().hex[:8]}"
+    control_plane.run("create", "namespace", name)
+    yield name
+    control_plane.run("delete", "namespace", name, "--wait=false")

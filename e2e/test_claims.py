@@ -10,12 +10,10 @@ import pytest
 
 from harness import Cluster
 from kubernetes import Kubernetes
-from test_kubernetes import (  # noqa: F401
-    control_plane,
+from test_kubernetes import (
     experiment,
     life,
     managing,
-    namespace,
     pods_of,
     reaches,
     state,
@@ -31,7 +29,7 @@ API = "resource.k8s.io/v1"
 
 
 @pytest.fixture(scope="module")
-def devices(control_plane: Kubernetes) -> Iterator[str]:  # noqa: F811
+def devices(control_plane: Kubernetes) -> Iterator[str]:
     """The name of a class, and of its driver, of which each node has some devices."""
     name = f"gpu-{uuid.uuid4().hex[:6]}.example.com"
     expression = f"device.driver == '{name}' && device.attributes['{name}'].type == 'gpu'"
@@ -53,7 +51,7 @@ def devices(control_plane: Kubernetes) -> Iterator[str]:  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def master(control_plane: Kubernetes, namespace: str, devices: str) -> Iterator[Cluster]:  # noqa: F811
+def master(control_plane: Kubernetes, namespace: str, devices: str) -> Iterator[Cluster]:
     """A master with the rights that the chart gives it for that."""
     more = {
         "settings": ("slotType=dra", f"deviceClass={devices}"),
@@ -67,7 +65,7 @@ def master(control_plane: Kubernetes, namespace: str, devices: str) -> Iterator[
         yield master
 
 
-def claims(control_plane: Kubernetes, namespace: str) -> list[dict[str, Any]]:  # noqa: F811
+def claims(control_plane: Kubernetes, namespace: str) -> list[dict[str, Any]]:
     return control_plane.items("resourceclaims", "--namespace", namespace)
 
 
@@ -76,7 +74,7 @@ def allocated(claim: dict[str, Any]) -> list[str]:
     return sorted(result["device"] for result in results)
 
 
-def are_free(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:  # noqa: F811
+def are_free(master: Cluster, control_plane: Kubernetes, namespace: str) -> None:
     """Nothing of any task is left."""
     for kind in ("resourceclaims", "resourceclaimtemplates", "secrets"):
         left = lambda kind=kind: control_plane.items(kind, "--namespace", namespace)  # noqa: E731
@@ -86,7 +84,7 @@ def are_free(master: Cluster, control_plane: Kubernetes, namespace: str) -> None
 
 
 def test_a_task_of_a_whole_node_claims_its_devices(
-    master: Cluster, control_plane: Kubernetes, namespace: str, devices: str  # noqa: F811
+    master: Cluster, control_plane: Kubernetes, namespace: str, devices: str
 ) -> None:
     number = experiment(master, life(run_for="8s"), slots=DEVICES)
     wait_for(
@@ -107,7 +105,7 @@ def test_a_task_of_a_whole_node_claims_its_devices(
 
 
 def test_a_gang_of_two_sizes_fits(
-    master: Cluster, control_plane: Kubernetes, namespace: str  # noqa: F811
+    master: Cluster, control_plane: Kubernetes, namespace: str
 ) -> None:
     number = experiment(master, life(run_for="8s"), slots=2 * DEVICES - 1)
 
@@ -120,7 +118,7 @@ def test_a_gang_of_two_sizes_fits(
 
 
 def test_a_task_waits_for_devices_that_others_claim(
-    master: Cluster, control_plane: Kubernetes, namespace: str, devices: str  # noqa: F811
+    master: Cluster, control_plane: Kubernetes, namespace: str, devices: str
 ) -> None:
     request = {"name": "r", "exactly": {"deviceClassName": devices, "count": 1}}
     template = {"name": "strangers", "namespace": namespace}

@@ -9,7 +9,7 @@ import pytest
 
 from harness import Cluster
 from kubernetes import Kubernetes
-from test_kubernetes import control_plane, experiment, life, namespace, pods_of, reaches, why  # noqa: F401
+from test_kubernetes import experiment, life, pods_of, reaches, why
 from waiting import wait_for
 
 pytestmark = pytest.mark.kubernetes
@@ -25,8 +25,8 @@ def is_unschedulable(pod: dict[str, Any]) -> bool:
 
 
 def test_a_gang_makes_the_cluster_grow_by_the_nodes_that_it_lacks(
-    control_plane: Kubernetes,  # noqa: F811
-    namespace: str,  # noqa: F811
+    control_plane: Kubernetes,
+    namespace: str,
 ) -> None:
     # Not like a name of an object of the system.
     label = f"grown-{namespace}"

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import equipment
 from harness import ApiError, Cluster
 from kubernetes import Kubernetes
 from test_kubernetes import agents, experiment, life, reaches, state
@@ -94,12 +93,6 @@ class Relay:
                 for end in (source, to):
                     self.open.discard(end)
                     end.close()
-
-
-@pytest.fixture
-def control_plane() -> Kubernetes:
-    with equipment():
-        return Kubernetes()
 
 
 @pytest.fixture

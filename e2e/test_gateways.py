@@ -34,20 +34,6 @@ GROUP = "gateway.networking.k8s.io"
 PORT = 28103
 
 
-@pytest.fixture(scope="module")
-def control_plane() -> Kubernetes:
-    with equipment():
-        return Kubernetes()
-
-
-@pytest.fixture(scope="module")
-def namespace(control_plane: Kubernetes) -> Iterator[str]:
-    name = f"det-{uuid.uuid4().hex[:8]}"
-    control_plane.run("create", "namespace", name)
-    yield name
-    control_plane.run("delete", "namespace", name, "--wait=false")
-
-
 def definitions() -> list[pathlib.Path]:
     """The files that define the kinds of the Gateway API, from its Go module."""
     go = shutil.which("go")

@@ -24,21 +24,6 @@ pytestmark = pytest.mark.kubernetes
 EXAMPLES = HERE.parent / "testdata" / "pods"
 
 
-@pytest.fixture(scope="module")
-def control_plane() -> Kubernetes:
-    with equipment():
-        return Kubernetes()
-
-
-@pytest.fixture(scope="module")
-def namespace(control_plane: Kubernetes) -> Iterator[str]:
-    """A namespace of the module's own."""
-    name = f"det-{uuid.uuid4().hex[:8]}"
-    control_plane.run("create", "namespace", name)
-    yield name
-    control_plane.run("delete", "namespace", name, "--wait=false")
-
-
 @contextlib.contextmanager
 def managing(control_plane: Kubernetes, namespace: str, **more: Any) -> Iterator[Cluster]:
     """A master whose only resource manager is the control plane; `pools` are its resource pools, `settings` those of the
