@@ -333,13 +333,12 @@ fn read_only_executable() -> Result<PathBuf, SetupError> {
             "cannot build a sandbox: this host refuses a mount namespace: {error}"
         ))
     })?;
-    let own = rootfs::cover_executable().map_err(|error| {
+    rootfs::cover_executable().map_err(|error| {
         SetupError::host(format!(
             "cannot build a sandbox: could not make the supervisor's own file read-only: {error}; if it has just been \
              replaced by another version, this passes, else check that the agent starts it by its path on this host"
         ))
-    })?;
-    Ok(own)
+    })
 }
 
 /// Reports why there is no sandbox.
